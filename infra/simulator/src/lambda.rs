@@ -24,7 +24,7 @@ use umavez_platform::host::Host;
 use umavez_platform::invocation::Invocation;
 
 use crate::net::Net;
-use crate::registry::{self, Handler};
+use umavez_simulator_registry::{self as registry, Handler};
 
 /// Why an invocation has no answer.
 #[derive(Debug, Clone, PartialEq, Eq)]

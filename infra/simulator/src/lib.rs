@@ -7,20 +7,26 @@
 //! everything that was accepted must end. At last the history is audited: what each client was
 //! answered, and what each provider heard.
 
+pub mod audit;
 pub mod broken;
 pub mod clients;
 pub mod dice;
+pub mod faults;
 pub mod lambda;
 pub mod net;
 pub mod objects;
+pub mod outside;
 pub mod play;
 pub mod profile;
 pub mod providers;
 pub mod queues;
-pub mod registry;
 pub mod runner;
 pub mod shrink;
 pub mod sources;
 pub mod tables;
 pub mod trace;
 pub mod workloads;
+
+/// Plays allocate small objects all the time.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;

@@ -1,5 +1,6 @@
 //! `umavez simulate`: plays seeds and reports the first one that fails.
 
+use std::ops::Range;
 use std::process::ExitCode;
 
 use clap::Parser;
@@ -28,10 +29,10 @@ struct Arguments {
     /// Print everything that happens in the play of --seed
     #[arg(long, requires = "seed")]
     trace: bool,
-    /// Break each conditional write of the product in turn, and print after how many seeds that is
-    /// noticed
-    #[arg(long, conflicts_with = "seed")]
-    broken: bool,
+    /// Play broken variants of the product, one after the other, and print after how many seeds
+    /// each is caught; TEXT selects those that contain it
+    #[arg(long, value_name = "TEXT", num_args = 0..=1, default_missing_value = "", conflicts_with = "seed")]
+    broken: Option<String>,
 }
 
 fn main() -> ExitCode {
@@ -40,8 +41,8 @@ fn main() -> ExitCode {
         return one(seed, &arguments);
     }
     let seeds = arguments.from..arguments.from + arguments.seeds;
-    if arguments.broken {
-        return broken(seeds, &arguments.workload);
+    if let Some(part) = &arguments.broken {
+        return broken(seeds, &arguments.workload, part);
     }
     let (totals, failed) = run(seeds, &arguments.workload, &Profile::rough(), threads(), show);
     println!("{totals}");
@@ -91,22 +92,27 @@ fn report(seed: u64, name: &str) -> ExitCode {
     ExitCode::FAILURE
 }
 
-/// Breaks each conditional write that the plays make, one at a time.
-fn broken(seeds: std::ops::Range<u64>, name: &str) -> ExitCode {
+/// Plays each broken variant of what the first plays write, and prints after how many seeds it is
+/// caught.
+fn broken(seeds: Range<u64>, name: &str, part: &str) -> ExitCode {
     let known = seeds.start..(seeds.start + 100).min(seeds.end);
-    let (totals, _) = run(known, name, &Profile::rough(), threads(), |_, _| {});
-    let mut missed = 0;
-    for sentence in totals.conditions {
-        let profile = Profile { broken: Some(sentence.clone()), ..Profile::rough() };
-        let (totals, failed) = run(seeds.clone(), name, &profile, threads(), |_, _| {});
+    let collects = Profile { collects_variants: true, ..Profile::rough() };
+    let (totals, _) = run(known, name, &collects, threads(), |_, _| {});
+    let (mut caught, mut missed) = (0, 0);
+    for variant in totals.variants.into_iter().filter(|variant| variant.contains(part)) {
+        let profile = Profile { broken: Some(variant.clone()), ..Profile::rough() };
+        let (_, failed) = run(seeds.clone(), name, &profile, threads(), |_, _| {});
         match failed {
-            Some(_) => println!("{:>7} {sentence}", totals.seeds),
+            Some(seed) => {
+                caught += 1;
+                println!("{:>7} {variant}", seed - seeds.start + 1);
+            }
             None => {
                 missed += 1;
-                println!(" missed {sentence}");
+                println!(" missed {variant}");
             }
         }
     }
-    println!("{missed} missed in {} seeds", seeds.end - seeds.start);
+    println!("{caught} variants of {name} are caught, {missed} are missed in {} seeds", seeds.end - seeds.start);
     ExitCode::SUCCESS
 }

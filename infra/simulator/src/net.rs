@@ -3,7 +3,10 @@
 //! Every call is a task of its own: a caller that is killed or stops waiting does not take back
 //! what is already on the way.
 
-use std::collections::{BTreeMap, BTreeSet};
+mod aws;
+mod provider;
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -15,44 +18,32 @@ use aws_smithy_runtime_api::client::orchestrator::{HttpRequest, HttpResponse};
 use aws_smithy_runtime_api::client::result::ConnectorError;
 use aws_smithy_runtime_api::client::runtime_components::RuntimeComponents;
 use aws_smithy_types::body::SdkBody;
-use serde_json::{Value, json};
 use tokio::sync::{Notify, oneshot};
-use tokio::time::{Instant, sleep};
+use tokio::time::Instant;
 use umavez_local::catcher::Catcher;
 use umavez_local::model::Model;
 use umavez_local::secrets::Secrets;
 
-use crate::broken;
 use crate::dice::Dice;
 use crate::objects::Objects;
+use crate::outside::Outside;
 use crate::profile::Profile;
-use crate::providers::{Heard, Reaction, recipient, text_of};
+use crate::providers::Heard;
 use crate::queues::Queues;
 use crate::tables::Tables;
 use crate::trace::Trace;
 
-/// How a call to AWS fails.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Fault {
-    /// The request does not arrive.
-    LostRequest,
-    /// The request is carried out, but the reply does not arrive.
-    LostReply,
-    /// The service answers with an error and does nothing.
-    ErrorBefore,
-    /// The service carries out the request and answers with an error.
-    ErrorAfter,
-    Throttled,
-    /// Another transaction changes the same rows.
-    Conflict,
-    /// The request arrives when its caller has stopped waiting, perhaps after its retry.
-    LateRequest,
-    /// The reply arrives when its caller has stopped waiting.
-    LateReply,
-}
-
 /// Later than the attempt timeout of the AWS clients.
 const LATE: Duration = Duration::from_millis(2_900);
+
+/// The write with which an instance began an attempt.
+#[derive(Debug, Clone)]
+pub struct Claim {
+    pub instance: Arc<str>,
+    /// The partition key and the sort key of the row.
+    pub row: String,
+    pub at_ms: u64,
+}
 
 #[derive(Clone)]
 pub struct Net(Arc<Shared>);
@@ -62,6 +53,7 @@ struct Shared {
     profile: Profile,
     pub began: Instant,
     epoch_ms: i64,
+    model: &'static Model,
     tables: Tables,
     secrets: Secrets,
     catcher: Catcher,
@@ -75,12 +67,12 @@ struct State {
     queues: Queues,
     objects: Objects,
     heard: Vec<Heard>,
-    /// The rows that began an attempt, and when.
-    claims: Vec<(String, u64)>,
+    outside: VecDeque<Outside>,
+    claims: Vec<Claim>,
     /// The tokens of transactions.
     tokens: BTreeSet<String>,
-    /// The conditional writes that were made.
-    conditions: BTreeSet<String>,
+    /// The broken variants of what was written.
+    variants: BTreeSet<String>,
     /// How often each table was written to.
     writes: BTreeMap<String, u64>,
     /// Whether faults still happen.
@@ -89,7 +81,14 @@ struct State {
 }
 
 impl Net {
-    pub fn new(model: &Model, secrets: Secrets, dice: Dice, profile: Profile, began: Instant, epoch_ms: i64) -> Self {
+    pub fn new(
+        model: &'static Model,
+        secrets: Secrets,
+        dice: Dice,
+        profile: Profile,
+        began: Instant,
+        epoch_ms: i64,
+    ) -> Self {
         let now = Arc::new(move || epoch_ms + i64::try_from(began.elapsed().as_millis()).unwrap_or(0));
         let (trace, queues, heard) = (Trace::default(), Queues::new(model), Vec::new());
         Self(Arc::new(Shared {
@@ -97,6 +96,7 @@ impl Net {
             profile,
             began,
             epoch_ms,
+            model,
             tables: Tables::new(model, (began, epoch_ms)),
             secrets,
             catcher: Catcher::new(now),
@@ -106,9 +106,10 @@ impl Net {
                 queues,
                 objects: Objects::default(),
                 heard,
+                outside: VecDeque::new(),
                 claims: Vec::new(),
                 tokens: BTreeSet::new(),
-                conditions: BTreeSet::new(),
+                variants: BTreeSet::new(),
                 writes: BTreeMap::new(),
                 is_quiet: false,
                 calls: 0,
@@ -152,16 +153,19 @@ impl Net {
         self.state().heard.clone()
     }
 
-    /// Returns when the latest attempt of a row began before this time.
-    pub fn claimed_ms(&self, pk: &str, before_ms: u64) -> Option<u64> {
-        let state = self.state();
-        let mut claims = state.claims.iter().filter(|(row, at_ms)| row == pk && *at_ms <= before_ms);
-        claims.next_back().map(|(_, at_ms)| *at_ms)
+    /// Takes the next event that clients have to deliver.
+    pub fn take_outside(&self) -> Option<Outside> {
+        self.state().outside.pop_front()
     }
 
-    /// Returns the conditional writes that were made, as sentences.
-    pub fn conditions(&self) -> BTreeSet<String> {
-        self.state().conditions.clone()
+    /// Returns the attempts of these rows, in the order in which they began.
+    pub fn claims(&self, rows: &[String]) -> Vec<Claim> {
+        self.state().claims.iter().filter(|claim| rows.contains(&claim.row)).cloned().collect()
+    }
+
+    /// Returns the broken variants of what was written.
+    pub fn variants(&self) -> BTreeSet<String> {
+        self.state().variants.clone()
     }
 
     pub fn calls(&self) -> u64 {
@@ -180,6 +184,10 @@ impl Net {
     /// Returns how often a table was written to.
     pub fn writes(&self, table: &str) -> u64 {
         self.state().writes.get(table).copied().unwrap_or(0)
+    }
+
+    pub fn count_writes(&self, table: &str) {
+        *self.state().writes.entry(table.to_owned()).or_default() += 1;
     }
 
     pub fn is_quiet(&self) -> bool {
@@ -220,210 +228,18 @@ impl Net {
     }
 
     async fn carry(self, instance: Arc<str>, request: HttpRequest) -> Result<HttpResponse, ConnectorError> {
-        let uri = request.uri().to_owned();
-        if let Some(path) = uri.strip_prefix("http://provider.local/") {
-            return self.carry_to_provider(&instance, path, &request).await;
+        if let Some(path) = request.uri().strip_prefix("http://provider.local/").map(str::to_owned) {
+            return self.carry_to_provider(&instance, &path, &request).await;
         }
         let header = |name: &str| request.headers().get(name).unwrap_or_default();
         let service = header("authorization").split('/').nth(3).unwrap_or_default().to_owned();
-        if service == "ses" {
-            return self.carry_to_provider(&instance, "ses/v2/email/outbound-emails", &request).await;
-        }
-        let operation = match service.as_str() {
-            "s3" => request.method().to_owned(),
-            _ => header("x-amz-target").rsplit('.').next().unwrap_or_default().to_owned(),
-        };
-        let body = request.body().bytes().unwrap_or_default().to_vec();
-        let what = describe(&operation, &body);
-        let decision = self.decision(&format!("{} {operation}", function_of(&instance)));
-        let mut dice = self.0.dice.of(&decision);
-        let (before, after) = (dice.u64(1..=15), dice.u64(1..=15));
-        let fault = self.fault(&decision, &operation, &mut dice);
-        sleep(Duration::from_millis(before)).await;
-        if fault == Some(Fault::LateRequest) {
-            sleep(LATE + Duration::from_millis(dice.u64(0..8_000))).await;
-        }
-        if service == "s3" && !matches!(fault, Some(Fault::Throttled | Fault::ErrorBefore | Fault::LostRequest)) {
-            let answered = self.state().objects.call(&request);
-            self.note(&format!("{instance} S3 {operation} {uri} -> {}", answered.status().as_u16()));
-            sleep(Duration::from_millis(after)).await;
-            return match fault {
-                Some(Fault::LostReply) => Err(ConnectorError::io("the connection was closed".into())),
-                _ => Ok(answered),
-            };
-        }
-        let (status, answer) = match fault {
-            Some(Fault::Throttled) => throttled(&service),
-            Some(Fault::ErrorBefore) => (500, internal()),
-            Some(Fault::Conflict) => conflict(&operation, &body),
-            Some(Fault::LostRequest) => (0, Vec::new()),
-            _ => self.serve(function_of(&instance), &service, &operation, &body),
-        };
-        let struck = fault.map_or(String::new(), |fault| format!(" [{fault:?}]"));
-        // Most queries are of sweeps that find nothing.
-        if operation != "Query" || fault.is_some() || !answer.ends_with(b"\"Count\":0}") {
-            self.note(&format!("{instance} {operation} {what} -> {status}{struck}"));
-        }
-        self.wake();
-        if fault == Some(Fault::LateReply) {
-            sleep(LATE).await;
-        }
-        sleep(Duration::from_millis(after)).await;
-        match fault {
-            Some(Fault::LostRequest | Fault::LostReply) => Err(ConnectorError::io("the connection was closed".into())),
-            Some(Fault::ErrorAfter) => Ok(response(500, internal())),
-            _ => Ok(response(status, answer)),
-        }
-    }
-
-    fn fault(&self, decision: &str, operation: &str, dice: &mut fastrand::Rng) -> Option<Fault> {
-        let is_write = !matches!(operation, "GetItem" | "Query" | "BatchGetItem" | "GetSecretValue");
-        let faults: &[Fault] = match (is_write, operation) {
-            (_, "TransactWriteItems") => &[
-                Fault::LostRequest,
-                Fault::LostReply,
-                Fault::LostReply,
-                Fault::ErrorBefore,
-                Fault::ErrorAfter,
-                Fault::Throttled,
-                Fault::Conflict,
-                Fault::LateRequest,
-                Fault::LateReply,
-            ],
-            (true, _) => &[
-                Fault::LostRequest,
-                Fault::LostReply,
-                Fault::LostReply,
-                Fault::ErrorBefore,
-                Fault::ErrorAfter,
-                Fault::Throttled,
-                Fault::LateRequest,
-                Fault::LateReply,
-            ],
-            (false, _) => &[Fault::LostReply, Fault::ErrorBefore, Fault::Throttled, Fault::LateReply],
-        };
-        self.strikes(decision, self.0.profile.calls).then(|| faults[dice.usize(0..faults.len())])
-    }
-
-    /// Collects the conditional writes of a request, and takes the condition off the broken one.
-    fn note_conditions(&self, function: &str, operation: &str, body: &[u8]) -> Vec<u8> {
-        if matches!(operation, "GetItem" | "Query" | "BatchGetItem") {
-            return body.to_vec();
-        }
-        let request: Value = serde_json::from_slice(body).unwrap_or_default();
-        self.state().conditions.extend(broken::sentences(function, operation, &request));
-        match &self.0.profile.broken {
-            Some(sentence) => broken::without(sentence, function, operation, &request).to_string().into_bytes(),
-            None => body.to_vec(),
-        }
-    }
-
-    /// Records which rows a write moves to SENDING: that is when an attempt begins. A transaction
-    /// that is repeated with its own token has no effect.
-    fn note_claims(&self, body: &[u8]) {
-        let request: Value = serde_json::from_slice(body).unwrap_or_default();
-        let token = request["ClientRequestToken"].as_str().unwrap_or_default().to_owned();
-        let mut state = self.state();
-        if !token.is_empty() && !state.tokens.insert(token) {
-            return;
-        }
-        let items = request["TransactItems"].as_array().into_iter().flatten();
-        let writes = items.filter_map(|item| item.as_object()?.values().next()).chain([&request]);
-        for write in writes.filter(|write| write["ExpressionAttributeValues"].to_string().contains("\"SENDING\"")) {
-            let is_set = write["UpdateExpression"].as_str().is_some_and(|update| update.contains("SET"));
-            if let Some(pk) = write["Key"]["pk"]["S"].as_str().filter(|_| is_set) {
-                let claim = (pk.to_owned(), self.elapsed_ms());
-                state.claims.push(claim);
+        match service.as_str() {
+            "ses" => self.carry_to_provider(&instance, "ses/v2/email/outbound-emails", &request).await,
+            "s3" => self.carry_to_s3(&instance, &request).await,
+            _ => {
+                let operation = header("x-amz-target").rsplit('.').next().unwrap_or_default().to_owned();
+                self.carry_to_service(&instance, &service, &operation, &request).await
             }
-        }
-    }
-
-    fn serve(&self, function: &str, service: &str, operation: &str, body: &[u8]) -> (u16, Vec<u8>) {
-        self.state().calls += 1;
-        match service {
-            "dynamodb" => {
-                let body = &self.note_conditions(function, operation, body);
-                let answered = self.0.tables.call(operation, body);
-                if answered.0 == 200 && !matches!(operation, "GetItem" | "Query" | "BatchGetItem") {
-                    self.note_claims(body);
-                    for table in tables_of(body) {
-                        *self.state().writes.entry(table).or_default() += 1;
-                    }
-                }
-                answered
-            }
-            "sqs" => {
-                let now = self.now_ms();
-                self.with_queues(|queues| queues.call(operation, body, now))
-            }
-            "secretsmanager" => match self.0.secrets.handle(operation, body) {
-                Ok(answer) => (200, answer.to_string().into_bytes()),
-                Err(refusal) => {
-                    (400, json!({"__type": refusal.kind, "message": refusal.message}).to_string().into_bytes())
-                }
-            },
-            other => panic!("the simulator has no service {other:?} ({operation})"),
-        }
-    }
-
-    /// Carries a call to a provider. What the provider did is on record, whatever its caller
-    /// learns of it.
-    async fn carry_to_provider(
-        &self,
-        instance: &Arc<str>,
-        path: &str,
-        request: &HttpRequest,
-    ) -> Result<HttpResponse, ConnectorError> {
-        let (provider, path) = path.split_once('/').unwrap_or((path, ""));
-        let body = bytes::Bytes::from(request.body().bytes().unwrap_or_default().to_vec());
-        let text = text_of(provider, &body);
-        let decision = self.decision(&format!("{provider} hears {text}"));
-        let mut dice = self.0.dice.of(&decision);
-        let reaction = match self.strikes(&decision, self.0.profile.providers) {
-            true => Reaction::draw(&mut dice),
-            false => Reaction::Accepts,
-        };
-        sleep(Duration::from_millis(dice.u64(1..=400))).await;
-        let to = recipient(provider, &body);
-        let heard = Heard { at_ms: self.elapsed_ms(), provider: provider.to_owned(), to, text: text.clone(), reaction };
-        self.state().heard.push(heard);
-        self.note(&format!("{instance} {provider} hears {text:?}: {reaction:?}"));
-        let accepted = || {
-            let mut headers = http::HeaderMap::new();
-            for (name, value) in request.headers() {
-                if let (Ok(name), Ok(value)) = (http::HeaderName::try_from(name), http::HeaderValue::try_from(value)) {
-                    headers.append(name, value);
-                }
-            }
-            let (method, path) = (http::Method::POST, format!("/{path}"));
-            let caught = match provider {
-                "telegram" => self.0.catcher.telegram(instance, &method, &path, &headers, &body),
-                "evolution" => self.0.catcher.evolution(instance, &method, &path, &headers, &body),
-                "ses" => self.0.catcher.ses(instance, &method, &path, &headers, &body),
-                _ => self.0.catcher.responder(instance, &method, &path, &headers, &body),
-            };
-            response(caught.status, caught.body.to_string().into_bytes())
-        };
-        if let Some((status, body)) = reaction.refusal(provider) {
-            let mut refusal = response(status, body.to_string().into_bytes());
-            // SES names its errors in a header.
-            if let Some(kind) = body["__type"].as_str() {
-                refusal.headers_mut().insert("x-amzn-errortype", kind.to_owned());
-            }
-            return Ok(refusal);
-        }
-        match reaction {
-            Reaction::AcceptsSilently => {
-                accepted();
-                Err(ConnectorError::io("the connection was closed".into()))
-            }
-            Reaction::AcceptsLate => {
-                accepted();
-                sleep(Duration::from_secs(60)).await;
-                Err(ConnectorError::io("the connection was closed".into()))
-            }
-            Reaction::NeverHears => Err(ConnectorError::io("the connection was closed".into())),
-            _ => Ok(accepted()),
         }
     }
 }
@@ -461,86 +277,11 @@ impl HttpClient for Connection {
     }
 }
 
-/// Returns the tables that a request names.
-fn tables_of(body: &[u8]) -> Vec<String> {
-    fn collect(value: &Value, into: &mut Vec<String>) {
-        match value {
-            Value::Object(fields) => {
-                if let Some(table) = fields.get("TableName").and_then(Value::as_str) {
-                    into.push(table.to_owned());
-                }
-                // Statements name their table in quotation marks.
-                if let Some(statement) = fields.get("Statement").and_then(Value::as_str) {
-                    into.extend(statement.split('"').nth(1).map(str::to_owned));
-                }
-                fields.values().for_each(|value| collect(value, into));
-            }
-            Value::Array(items) => items.iter().for_each(|value| collect(value, into)),
-            _ => {}
-        }
-    }
-    let mut tables = Vec::new();
-    collect(&serde_json::from_slice(body).unwrap_or_default(), &mut tables);
-    tables
-}
-
-fn function_of(instance: &str) -> &str {
+pub(crate) fn function_of(instance: &str) -> &str {
     instance.split('/').next().unwrap_or(instance)
 }
 
-fn response(status: u16, body: Vec<u8>) -> HttpResponse {
+pub(crate) fn response(status: u16, body: Vec<u8>) -> HttpResponse {
     let status = status.try_into().unwrap_or_else(|_| panic!("no status: {status}"));
     HttpResponse::new(status, SdkBody::from(body))
-}
-
-fn throttled(service: &str) -> (u16, Vec<u8>) {
-    let kind = if service == "dynamodb" { "ProvisionedThroughputExceededException" } else { "ThrottlingException" };
-    (400, json!({"__type": kind, "message": "slow down"}).to_string().into_bytes())
-}
-
-fn internal() -> Vec<u8> {
-    json!({"__type": "InternalServerError", "message": "an error"}).to_string().into_bytes()
-}
-
-fn conflict(operation: &str, body: &[u8]) -> (u16, Vec<u8>) {
-    let request: Value = serde_json::from_slice(body).unwrap_or_default();
-    let number = request["TransactItems"].as_array().map_or(1, Vec::len);
-    let reasons: Vec<_> =
-        (0..number).map(|n| json!({"Code": if n == 0 { "TransactionConflict" } else { "None" }})).collect();
-    debug_assert_eq!(operation, "TransactWriteItems");
-    let answer = json!({
-        "__type": "TransactionCanceledException", "message": "Transaction cancelled", "CancellationReasons": reasons,
-    });
-    (400, answer.to_string().into_bytes())
-}
-
-/// Describes a call in a trace: its table or queue, and the keys of its rows.
-fn describe(operation: &str, body: &[u8]) -> String {
-    let request: Value = serde_json::from_slice(body).unwrap_or_default();
-    let words = |key: &Value| {
-        let words = ["pk", "sk"].map(|name| crate::tables::plain(&key[name]).as_str().unwrap_or("").to_owned());
-        words.join(" ")
-    };
-    match operation {
-        "TransactWriteItems" => {
-            let items = request["TransactItems"].as_array().into_iter().flatten();
-            let rows = items.filter_map(|item| item.as_object()?.values().next()).map(|item| match &item["Key"] {
-                Value::Null => words(&item["Item"]),
-                key => words(key),
-            });
-            rows.collect::<Vec<_>>().join(" + ")
-        }
-        "PutItem" => words(&request["Item"]),
-        "Query" => {
-            let values = request["ExpressionAttributeValues"].as_object().into_iter().flatten();
-            let mut values: Vec<_> = values.map(|(_, value)| crate::tables::plain(value).to_string()).collect();
-            values.sort();
-            format!("{} {}", request["IndexName"].as_str().unwrap_or_default(), values.join(" "))
-        }
-        "SendMessage" | "SendMessageBatch" | "ChangeMessageVisibility" => {
-            request["QueueUrl"].as_str().and_then(|url| url.rsplit('/').next()).unwrap_or_default().to_owned()
-        }
-        _ if request["Key"].is_object() => words(&request["Key"]),
-        _ => String::new(),
-    }
 }

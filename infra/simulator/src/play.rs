@@ -5,6 +5,7 @@ use std::rc::Rc;
 use std::sync::OnceLock;
 use std::time::Duration;
 
+use serde_json::{Value, json};
 use tokio::runtime::Builder;
 use tokio::task::LocalSet;
 use tokio::time::{Instant, sleep, timeout};
@@ -26,8 +27,6 @@ use crate::workloads::{ROLLING, Workload};
 
 /// When plays begin: 2026-01-01, 12:34 UTC, in milliseconds since 1970.
 pub const EPOCH_MS: i64 = 1_767_270_840_000;
-/// The longest virtual time for everything to end once nothing goes wrong any more.
-const LONGEST_REST: Duration = Duration::from_secs(12 * 3_600);
 
 /// What came of a play.
 #[derive(Debug)]
@@ -38,8 +37,8 @@ pub struct Outcome {
     pub virtual_ms: u64,
     /// What the play has reached.
     pub reached: Vec<String>,
-    /// The conditional writes that were made.
-    pub conditions: BTreeSet<String>,
+    /// The broken variants of what was written.
+    pub variants: BTreeSet<String>,
 }
 
 /// The template, read once per process.
@@ -47,7 +46,8 @@ pub fn model() -> &'static Model {
     static MODEL: OnceLock<Model> = OnceLock::new();
     MODEL.get_or_init(|| {
         let text = std::fs::read_to_string(workspace_root().join("template.yaml")).expect("the template");
-        let options = format!(r#"{{"{ROLLING}": {{"window": "rolling"}}}}"#);
+        let rolling = |(name, scope): &(&str, &str)| (name.to_string(), json!({"window": "rolling", "scope": scope}));
+        let options = Value::from_iter(ROLLING.iter().map(rolling)).to_string();
         let given = BTreeMap::from([("IntentTypeOptions".to_owned(), options)]);
         let parameters = with_local(given).expect("the local parameters");
         template::load(&text, &parameters).expect("the template")
@@ -92,40 +92,46 @@ pub fn play(seed: u64, workload: &dyn Workload, profile: Profile) -> Outcome {
         let model = model();
         let given = secrets::read_values(&secrets::local_file()).expect("the local secrets");
         let secrets = Secrets::open(&model.secrets, &given, None, Clock::new(0)).expect("the secrets");
+        let profile = Profile { retry_after_seconds: workload.longest_retry_after_seconds(), ..profile };
         let net = Net::new(model, secrets, Dice(seed), profile, began, EPOCH_MS);
         let lambda = Lambda::new(model, net.clone());
         let setting = Rc::new(Setting { model, net: net.clone(), lambda: lambda.clone() });
-        Sources { net: net.clone(), lambda }.start(model, workload.functions());
-        let rough = workload.run(setting.clone());
+        Sources { net: net.clone(), lambda }.start(model, &workload.functions());
+        let (rough, longest) = (workload.run(setting.clone()), workload.longest_rest());
         // A play in which all wait for nothing would wait for ever; with a limit it fails.
-        let mut violations = match timeout(LONGEST_REST, rough).await {
+        let mut violations = match timeout(longest, rough).await {
             Ok(()) => Vec::new(),
             Err(_) => vec!["the clients never end".to_owned()],
         };
         net.be_quiet();
         net.wake();
-        let rested = timeout(LONGEST_REST, async {
+        let rested = timeout(longest, async {
             loop {
                 sleep(Duration::from_secs(120)).await;
                 if setting.queues_are_empty() && workload.is_at_rest(&setting) {
                     break;
                 }
+                // If only time is missing, nothing ends before the next row is due.
+                if setting.queues_are_empty() {
+                    let next = net.tables().next_due_ms().unwrap_or(0).saturating_sub(net.now_ms());
+                    sleep(Duration::from_millis(u64::try_from(next).unwrap_or(0))).await;
+                }
             }
         });
         if rested.await.is_err() {
-            violations.push(format!("not at rest after {} hours", LONGEST_REST.as_secs() / 3_600));
+            violations.push(format!("not at rest after {} hours", longest.as_secs() / 3_600));
         }
         violations.extend(workload.audit(&setting));
         for violation in &violations {
             net.note(&format!("VIOLATION: {violation}"));
         }
-        let (calls, virtual_ms, conditions) = (net.calls(), net.elapsed_ms(), net.conditions());
+        let (calls, virtual_ms, variants) = (net.calls(), net.elapsed_ms(), net.variants());
         Outcome {
             violations,
             calls,
             virtual_ms,
             reached: workload.reached(&setting),
-            conditions,
+            variants,
             trace: net.take_trace(),
         }
     })

@@ -16,7 +16,11 @@ pub struct Profile {
     pub deliveries: u32,
     /// How far the clocks of instances differ, in milliseconds.
     pub skew_ms: i64,
-    /// A conditional write of the product that has no condition.
+    /// How long a provider that throttles asks its callers to wait, at most.
+    pub retry_after_seconds: u64,
+    /// Whether the play lists the broken variants of what it writes.
+    pub collects_variants: bool,
+    /// The broken variant of the product that is played.
     pub broken: Option<String>,
     /// The faults that do not happen, by name: how a failing play is shrunk.
     pub left_out: BTreeSet<String>,

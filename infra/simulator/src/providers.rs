@@ -1,17 +1,26 @@
 //! How providers react, and what they heard.
 
+use std::sync::Arc;
+
 use serde_json::{Value, json};
 
 /// One call that a provider heard.
 #[derive(Debug, Clone)]
 pub struct Heard {
+    /// When the provider had the request.
     pub at_ms: u64,
+    /// When the call began.
+    pub begun_ms: u64,
+    /// The function instance that called.
+    pub instance: Arc<str>,
     pub provider: String,
     /// The chat, phone number or address.
     pub to: String,
     /// The text of the message, which is unique to it in a play.
     pub text: String,
     pub reaction: Reaction,
+    /// How many seconds the provider asks all callers to wait.
+    pub parks_s: Option<u64>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -46,7 +55,7 @@ impl Reaction {
     }
 
     /// Returns the status and body of an answer that refuses the message.
-    pub fn refusal(self, provider: &str) -> Option<(u16, Value)> {
+    pub fn refusal(self, provider: &str, retry_after: u64) -> Option<(u16, Value)> {
         let answer = match (self, provider) {
             (Self::Refuses, "telegram") => {
                 (403, json!({"ok": false, "error_code": 403, "description": "Forbidden: bot was blocked by the user"}))
@@ -56,7 +65,7 @@ impl Reaction {
                 (400, json!({"status": 400, "error": "Bad Request", "response": {"message": ["Text is required"]}}))
             }
             (Self::Throttles, "telegram") => {
-                let wait = json!({"retry_after": 3});
+                let wait = json!({"retry_after": retry_after});
                 (429, json!({"ok": false, "error_code": 429, "description": "Too Many Requests", "parameters": wait}))
             }
             (Self::Throttles, "ses") => (400, json!({"__type": "TooManyRequestsException", "message": "slow down"})),

@@ -41,12 +41,11 @@ impl Queues {
     }
 
     /// Carries out an operation at this time. Returns the status and the body of the response.
-    pub fn call(&mut self, operation: &str, body: &[u8], now_ms: i64) -> (u16, Vec<u8>) {
-        let request: Value = serde_json::from_slice(body).unwrap_or_default();
+    pub fn call(&mut self, operation: &str, request: &Value, now_ms: i64) -> (u16, Vec<u8>) {
         let queue = request["QueueUrl"].as_str().and_then(|url| url.rsplit('/').next()).unwrap_or_default().to_owned();
         let answer = match operation {
             "SendMessage" => {
-                let number = self.send(&queue, &request, now_ms);
+                let number = self.send(&queue, request, now_ms);
                 json!({"MessageId": id(number), "MD5OfMessageBody": "unchecked"})
             }
             "SendMessageBatch" => {

@@ -22,8 +22,8 @@ pub struct Totals {
     pub violations: usize,
     /// How often the plays reached something.
     pub reached: BTreeMap<String, u64>,
-    /// The conditional writes of the product that were made.
-    pub conditions: BTreeSet<String>,
+    /// The broken variants of what was written.
+    pub variants: BTreeSet<String>,
     begun: Instant,
     took: Option<Duration>,
 }
@@ -67,7 +67,7 @@ pub fn run(
         faults: 0,
         violations: 0,
         reached: BTreeMap::new(),
-        conditions: BTreeSet::new(),
+        variants: BTreeSet::new(),
         begun: Instant::now(),
         took: None,
     });
@@ -93,7 +93,7 @@ pub fn run(
                     for reached in outcome.reached {
                         *totals.reached.entry(reached).or_default() += 1;
                     }
-                    totals.conditions.extend(outcome.conditions);
+                    totals.variants.extend(outcome.variants);
                     show(&totals, of);
                 }
             });

@@ -11,6 +11,10 @@ use crate::lambda::Lambda;
 use crate::net::Net;
 use crate::queues;
 
+/// How far ahead a sweep looks at most, and a margin for the clocks of instances.
+const LOOK_AHEAD_MS: i64 = 20 * 60_000;
+/// Recovery looks only at what is overdue: a margin for the clocks of instances.
+const OVERDUE_AHEAD_MS: i64 = 10_000;
 /// How many batches of a queue run at once.
 const AT_ONCE: usize = 3;
 
@@ -23,6 +27,7 @@ pub struct Sources {
 impl Sources {
     /// Starts the mappings and schedules of the functions that the play runs.
     pub fn start(&self, model: &Model, functions: &[&str]) {
+        tokio::task::spawn_local(self.clone().expire());
         for function in model.functions.iter().filter(|function| functions.contains(&function.binary.as_str())) {
             for source in &function.queue_sources {
                 for _ in 0..AT_ONCE {
@@ -53,6 +58,13 @@ impl Sources {
             });
             // All that was visible may have gone to the dead-letter queue.
             if batch.is_empty() {
+                continue;
+            }
+            if self.net.strikes(&format!("lost {decision}"), self.net.profile().deliveries / 4) {
+                self.net.note(&format!("a batch of {} is lost", source.queue));
+                for message in &batch {
+                    self.net.with_queues(|queues| queues.delete(&source.queue, &message.receipt));
+                }
                 continue;
             }
             if self.net.strikes(&format!("late {decision}"), self.net.profile().deliveries) {
@@ -135,8 +147,13 @@ impl Sources {
                 }
                 retries += 1;
                 if source.max_retries.is_some_and(|most| retries > most) {
-                    self.net.note(&format!("{} changes of {} are given up", wanted.len(), source.table));
-                    break;
+                    self.net.note(&format!("a change of {} is given up", source.table));
+                    // Batches are split until the change that fails is alone.
+                    match source.bisect {
+                        true => drop(wanted.remove(0)),
+                        false => break,
+                    }
+                    retries = 0;
                 }
                 sleep(Duration::from_secs(1)).await;
             }
@@ -144,18 +161,66 @@ impl Sources {
         }
     }
 
+    /// Deletes rows after their time to live, as TTL does: within minutes or days.
+    async fn expire(self) {
+        loop {
+            let Some(next) = self.net.tables().next_expiry_ms() else {
+                self.net.moved().await;
+                continue;
+            };
+            self.sleep_until_or_moved(next + 1).await;
+            if self.net.now_ms() <= next {
+                continue;
+            }
+            let decision = self.net.decision("expiry");
+            let mut dice = self.net.dice().of(&decision);
+            sleep(Duration::from_secs(dice.u64(1..3_600))).await;
+            let deleted = self.net.tables().expire(self.net.now_ms(), || dice.bool());
+            for (table, number) in deleted {
+                self.net.note(&format!("{number} rows of {table} expire"));
+                self.net.count_writes(&table);
+            }
+            self.net.wake();
+        }
+    }
+
+    /// Invokes a function at regular times. A tick that would find nothing due is skipped, because
+    /// it changes nothing and costs time.
     async fn tick(self, schedule: Schedule, function: String) {
+        let event = schedule.input.clone().unwrap_or_else(|| json!({}));
+        let ahead_ms = if function.ends_with("-recovery") { OVERDUE_AHEAD_MS } else { LOOK_AHEAD_MS };
         loop {
             let decision = self.net.decision(&format!("tick of {}", schedule.id));
             let mut dice = self.net.dice().of(&decision);
-            // Ticks that find nothing to do cost time, so several in a row are skipped now and
-            // then, as if they were lost.
+            // Several ticks in a row are skipped now and then, as if they were lost.
             let every = if self.net.is_quiet() { 5 } else { dice.u32(2..6) };
             sleep(schedule.every * every).await;
-            if self.net.strikes(&format!("twice {decision}"), self.net.profile().deliveries) {
-                let _ = self.lambda.invoke(&function, schedule.input.clone().unwrap_or_else(|| json!({}))).await;
+            while let Some(next) = self.idle_until(ahead_ms) {
+                self.sleep_until_or_moved(next).await;
             }
-            let _ = self.lambda.invoke(&function, schedule.input.clone().unwrap_or_else(|| json!({}))).await;
+            if self.net.strikes(&format!("twice {decision}"), self.net.profile().deliveries) {
+                let _ = self.lambda.invoke(&function, event.clone()).await;
+            }
+            let _ = self.lambda.invoke(&function, event.clone()).await;
+        }
+    }
+
+    /// Returns until when a function that looks so far ahead finds nothing, if nothing is written.
+    /// Returns `None` if it may find something now.
+    fn idle_until(&self, ahead_ms: i64) -> Option<i64> {
+        let next = self.net.tables().next_due_ms().unwrap_or(i64::MAX).saturating_sub(ahead_ms);
+        (next > self.net.now_ms()).then_some(next)
+    }
+
+    /// Waits until this time, or until something was written.
+    async fn sleep_until_or_moved(&self, at_ms: i64) {
+        let left = u64::try_from(at_ms - self.net.now_ms()).unwrap_or(0);
+        // Timers of tokio end after some years.
+        let left = Duration::from_millis(left.min(365 * 86_400_000));
+        tokio::select! {
+            biased;
+            () = self.net.moved() => {}
+            () = sleep(left) => {}
         }
     }
 }

@@ -2,7 +2,7 @@
 //! template.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use dynoxide::Database;
 use dynoxide::errors::DynoxideError;
@@ -27,15 +27,47 @@ impl Clock for Virtual {
 #[derive(Clone)]
 pub struct Tables {
     db: Database,
+    model: &'static Model,
+    epoch: (Instant, i64),
     /// The stream and its one shard, by table.
     shards: Arc<BTreeMap<String, (String, String)>>,
+    written: Arc<Mutex<Written>>,
+}
+
+/// What writes have left behind.
+#[derive(Default)]
+struct Written {
+    lag: Lag,
+    /// When the index by time shows each row to a sweep or to recovery, in milliseconds.
+    due: BTreeMap<Place, i64>,
+    /// When TTL may delete each row, in milliseconds.
+    expires: BTreeMap<Place, i64>,
+}
+
+/// The table, the partition key and the sort key of a row.
+type Place = (String, String, String);
+
+/// What indexes that lag have seen: a copy of the tables to which writes are applied later.
+#[derive(Default)]
+struct Lag {
+    writes: Vec<After>,
+    /// The copy, and how many of the writes are in it. It is made when the first index lags.
+    copy: Option<(Database, usize)>,
+}
+
+/// A row after a write, or `None` if the write deleted it.
+struct After {
+    at_ms: i64,
+    table: String,
+    key: Value,
+    row: Option<Value>,
 }
 
 /// Passes the operations to the methods of the emulator.
 macro_rules! operations {
     ($db:expr, $operation:expr, $body:expr, { $($name:literal => $call:ident),+ $(,)? }) => {
         match $operation {
-            $($name => serde_json::from_slice($body)
+            $($name => serde_json::from_value($body)
                 .map_err(|error| DynoxideError::SerializationException(error.to_string()))
                 .and_then(|request| $db.$call(request))
                 .map(|answer| serde_json::to_vec(&answer).expect("JSON")),)+
@@ -45,18 +77,23 @@ macro_rules! operations {
 }
 
 impl Tables {
-    pub fn new(model: &Model, epoch: (Instant, i64)) -> Self {
-        let db = Database::memory_with_clock(Arc::new(Virtual(epoch.0, epoch.1))).expect("a database in memory");
-        for table in &model.tables {
-            db.create_table(serde_json::from_value(table.create.clone()).expect("a table")).expect("created");
-        }
+    pub fn new(model: &'static Model, epoch: (Instant, i64)) -> Self {
+        let db = empty(model, epoch);
         let with_streams = model.tables.iter().filter(|table| table.streams);
         let shards = with_streams.map(|table| (table.name.clone(), shard(&db, &table.name))).collect();
-        Self { db, shards: Arc::new(shards) }
+        Self { db, model, epoch, shards: Arc::new(shards), written: Arc::default() }
     }
 
-    /// Carries out an operation. Returns the status and the body of the response.
-    pub fn call(&self, operation: &str, body: &[u8]) -> (u16, Vec<u8>) {
+    /// Carries out an operation at this time. Returns the status and the body of the response.
+    pub fn call(&self, operation: &str, body: &Value, now_ms: i64) -> (u16, Vec<u8>) {
+        let answered = self.ask(operation, body.clone());
+        if answered.0 == 200 {
+            self.note_writes(operation, body, now_ms);
+        }
+        answered
+    }
+
+    fn ask(&self, operation: &str, body: Value) -> (u16, Vec<u8>) {
         let answered = operations!(self.db, operation, body, {
             "GetItem" => get_item,
             "PutItem" => put_item,
@@ -75,6 +112,96 @@ impl Tables {
             Ok(body) => (200, body),
             Err(error) => (error.status_code(), error.to_json().into_bytes()),
         }
+    }
+
+    /// Keeps what a write left behind, for indexes that lag. The rows of statements have no index.
+    fn note_writes(&self, operation: &str, body: &Value, at_ms: i64) {
+        let key = |item: &Value| json!({"pk": item["pk"], "sk": item["sk"]});
+        let rows: Vec<(&Value, Value)> = match operation {
+            "PutItem" => vec![(&body["TableName"], key(&body["Item"]))],
+            "UpdateItem" | "DeleteItem" => vec![(&body["TableName"], body["Key"].clone())],
+            "TransactWriteItems" => {
+                let parts = body["TransactItems"].as_array().into_iter().flatten();
+                let parts = parts.filter_map(|part| part.as_object()?.iter().next());
+                let writes =
+                    parts.filter(|(kind, _)| *kind != "ConditionCheck").map(|(_, write)| match &write["Key"] {
+                        Value::Null => (&write["TableName"], key(&write["Item"])),
+                        key => (&write["TableName"], key.clone()),
+                    });
+                writes.collect()
+            }
+            _ => return,
+        };
+        for (table, key) in rows {
+            let table = table.as_str().unwrap_or_default().to_owned();
+            let read = request(json!({"TableName": table, "Key": key, "ConsistentRead": true}));
+            let row = self.db.get_item(read).expect("the row").item;
+            let row = row.map(|row| serde_json::to_value(row).expect("JSON"));
+            self.note_times(&table, &key, row.as_ref());
+            self.written().lag.writes.push(After { at_ms, table, key, row });
+        }
+    }
+
+    /// Keeps when a row is due and when it expires.
+    fn note_times(&self, table: &str, key: &Value, row: Option<&Value>) {
+        let word = |name: &str| key[name]["S"].as_str().unwrap_or_default().to_owned();
+        let place: Place = (table.to_owned(), word("pk"), word("sk"));
+        let due = row.and_then(due_ms);
+        let attribute = self.model.tables.iter().find(|known| known.name == table);
+        let attribute = attribute.and_then(|table| table.ttl_attribute.as_deref());
+        let expires = attribute.and_then(|attribute| row?[attribute]["N"].as_str()?.parse::<i64>().ok());
+        let mut written = self.written();
+        keep(&mut written.due, &place, due);
+        keep(&mut written.expires, &place, expires.map(|at| at * 1_000));
+    }
+
+    fn written(&self) -> std::sync::MutexGuard<'_, Written> {
+        self.written.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns when the next row is due.
+    pub fn next_due_ms(&self) -> Option<i64> {
+        self.written().due.values().min().copied()
+    }
+
+    /// Returns when the next row expires after this time.
+    pub fn next_expiry_ms(&self) -> Option<i64> {
+        self.written().expires.values().min().copied()
+    }
+
+    /// Queries an index as it was at this time, or later if another query has seen it later.
+    pub fn query_behind(&self, body: &Value, at_ms: i64) -> (u16, Vec<u8>) {
+        let mut written = self.written();
+        let Lag { writes, copy } = &mut written.lag;
+        let (copy, seen) = copy.get_or_insert_with(|| (empty(self.model, self.epoch), 0));
+        while let Some(After { table, key, row, .. }) = writes.get(*seen).filter(|write| write.at_ms <= at_ms) {
+            match row {
+                Some(row) => drop(copy.put_item(request(json!({"TableName": table, "Item": row})))),
+                None => drop(copy.delete_item(request(json!({"TableName": table, "Key": key})))),
+            }
+            *seen += 1;
+        }
+        match copy.query(request(body.clone())) {
+            Ok(answer) => (200, serde_json::to_vec(&answer).expect("JSON")),
+            Err(error) => (error.status_code(), error.to_json().into_bytes()),
+        }
+    }
+
+    /// Deletes rows whose time to live is over, as TTL does: sooner or later. `is_due` decides
+    /// whether a row is deleted now. Returns how many were deleted.
+    pub fn expire(&self, now_ms: i64, mut is_due: impl FnMut() -> bool) -> BTreeMap<String, u64> {
+        let expired: Vec<_> = {
+            let written = self.written();
+            let over = written.expires.iter().filter(|(_, at)| **at < now_ms && is_due());
+            over.map(|(place, _)| place.clone()).collect()
+        };
+        let mut deleted = BTreeMap::new();
+        for (table, pk, sk) in expired {
+            let key = json!({"pk": {"S": pk}, "sk": {"S": sk}});
+            self.call("DeleteItem", &json!({"TableName": table, "Key": key}), now_ms);
+            *deleted.entry(table).or_default() += 1;
+        }
+        deleted
     }
 
     /// Returns all rows of a table, as plain JSON.
@@ -114,6 +241,33 @@ impl Tables {
         }
         records
     }
+}
+
+/// What a row may wait for without anything being done when its time has come.
+const NOT_DUE: [&str; 2] = ["UNKNOWN#", "HUMAN#"];
+
+/// Returns when the index by time shows a row to a sweep or to recovery.
+fn due_ms(row: &Value) -> Option<i64> {
+    let waits_for = row["wake"]["S"].as_str()?;
+    let at = row["wake_at"]["S"].as_str()?.split('#').next()?.parse::<i64>().ok()?;
+    // A conversation is in the index since it is unanswered, and is checked at a time of its own.
+    let at = row["check_at"]["N"].as_str().map_or(Some(at), |check| check.parse().ok())?;
+    (!NOT_DUE.iter().any(|prefix| waits_for.starts_with(prefix))).then_some(at)
+}
+
+fn keep(times: &mut BTreeMap<Place, i64>, place: &Place, at_ms: Option<i64>) {
+    match at_ms {
+        Some(at_ms) => drop(times.insert(place.clone(), at_ms)),
+        None => drop(times.remove(place)),
+    }
+}
+
+fn empty(model: &Model, epoch: (Instant, i64)) -> Database {
+    let db = Database::memory_with_clock(Arc::new(Virtual(epoch.0, epoch.1))).expect("a database in memory");
+    for table in &model.tables {
+        db.create_table(request(table.create.clone())).expect("created");
+    }
+    db
 }
 
 fn request<T: serde::de::DeserializeOwned>(value: Value) -> T {

@@ -2,10 +2,14 @@
 
 mod conversations;
 mod downsells;
+mod everything;
+mod ingest;
+mod limits;
 mod mailings;
 mod outbound;
+mod windows;
 
-pub use outbound::ROLLING;
+pub use windows::ROLLING;
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -19,7 +23,17 @@ pub trait Workload {
     fn name(&self) -> &'static str;
 
     /// The programs of the functions that take part.
-    fn functions(&self) -> &'static [&'static str];
+    fn functions(&self) -> Vec<&'static str>;
+
+    /// The longest virtual time for everything to end once nothing goes wrong any more.
+    fn longest_rest(&self) -> Duration {
+        Duration::from_secs(12 * 3_600)
+    }
+
+    /// How long a provider that throttles may ask its callers to wait.
+    fn longest_retry_after_seconds(&self) -> u64 {
+        3
+    }
 
     /// What the clients do while things go wrong.
     fn run(&self, setting: Rc<Setting>) -> LocalBoxFuture<'_, ()>;
@@ -34,15 +48,20 @@ pub trait Workload {
     fn audit(&self, setting: &Setting) -> Vec<String>;
 }
 
-pub const NAMES: &[&str] = &["outbound", "downsells", "conversations", "mailings"];
+pub const NAMES: &[&str] =
+    &["outbound", "downsells", "conversations", "mailings", "ingest", "windows", "limits", "everything"];
 
 /// Returns a new workload. It keeps the history of one play.
 pub fn workload(name: &str) -> Option<Box<dyn Workload>> {
     match name {
         "conversations" => Some(Box::new(conversations::Conversations::default())),
         "downsells" => Some(Box::new(downsells::Downsells::default())),
+        "everything" => Some(Box::new(everything::Everything::default())),
+        "ingest" => Some(Box::new(ingest::Ingest::default())),
+        "limits" => Some(Box::new(limits::Limits::default())),
         "mailings" => Some(Box::new(mailings::Mailings::default())),
         "outbound" => Some(Box::new(outbound::Outbound::default())),
+        "windows" => Some(Box::new(windows::Windows::default())),
         _ => None,
     }
 }
@@ -58,4 +77,9 @@ fn pause(draw: &mut fastrand::Rng, longest_ms: u64) -> Duration {
 
 fn text(value: &Value) -> String {
     value.as_str().unwrap_or_default().to_owned()
+}
+
+/// Returns the key of a row, as attempts name it.
+fn key_of(row: &Value) -> String {
+    format!("{} {}", text(&row["pk"]), text(&row["sk"]))
 }

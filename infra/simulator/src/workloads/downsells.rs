@@ -4,6 +4,7 @@
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
+use std::time::Duration;
 
 use futures::future::{LocalBoxFuture, join_all};
 use serde_json::{Value, json};
@@ -11,13 +12,16 @@ use tokio::time::sleep;
 use umavez_domain::time::Timestamp;
 use umavez_domain::webhooks::standard::{key_bytes, sign};
 
-use super::{TELEGRAM_SECRET, Workload, pause, text};
+use super::{TELEGRAM_SECRET, Workload, key_of, pause, text};
+use crate::audit;
 use crate::clients::{Answer, Client};
 use crate::play::Setting;
 
-const CONTACTS: i64 = 3;
-const STEPS: usize = 5;
+const CONTACTS: i64 = 2;
+const STEPS: usize = 4;
 const SECRET: &str = "whsec_bG9jYWwtcGF5bWVudC1zZWNyZXQtMDAwMQ==";
+/// How long an offer waits after its charge.
+const DELAY_MS: u64 = 60_000;
 /// How long a call may already be on its way to Telegram when a payment is answered.
 const ON_ITS_WAY_MS: u64 = 500;
 
@@ -46,8 +50,8 @@ impl Workload for Downsells {
         "downsells"
     }
 
-    fn functions(&self) -> &'static [&'static str] {
-        &["admin", "webhook-intake", "outbound-sender", "downsell-sweep", "outbox-relay", "recovery"]
+    fn functions(&self) -> Vec<&'static str> {
+        vec!["admin", "webhook-intake", "outbound-sender", "downsell-sweep", "outbox-relay", "recovery"]
     }
 
     fn run(&self, setting: Rc<Setting>) -> LocalBoxFuture<'_, ()> {
@@ -85,10 +89,8 @@ impl Workload for Downsells {
         }
         for ((name, contact), offers) in &pairs {
             let calls: Vec<_> = heard.iter().filter(|heard| heard.text == *name && heard.to == *contact).collect();
-            let attempts: u64 = offers.iter().filter_map(|offer| offer["attempt"].as_u64()).sum();
-            if calls.len() as u64 > attempts {
-                violations.push(format!("{name} for {contact} has {attempts} attempts and {} calls", calls.len()));
-            }
+            let of_calls: Vec<_> = offers.iter().map(|offer| key_of(offer)).collect();
+            violations.extend(audit::calls_are_attempts(&setting.net, name, &of_calls, &calls));
             let accepted = calls.iter().filter(|heard| heard.reaction.is_accepted()).count();
             let begun = offers.iter().filter(|offer| offer["attempt"].as_u64().unwrap_or(0) > 0).count();
             if accepted > begun {
@@ -114,7 +116,8 @@ impl Downsells {
         let telegram = setting.client("telegram");
         let gateway = setting.client("gateway");
         let dice = setting.net.dice();
-        let mut open: Vec<String> = Vec::new();
+        // The charges that are not closed, and when the gateway reported them.
+        let mut open: Vec<(String, u64)> = Vec::new();
         for step in 0..STEPS {
             let name = format!("tx-{contact}-{step}");
             let mut draw = dice.of(&format!("contact {name}"));
@@ -135,11 +138,16 @@ impl Downsells {
                     if draw.u32(0..4) == 0 {
                         report(&gateway, "pix-created", contact, &name).await;
                     }
-                    open.push(name);
+                    open.push((name, created_ms));
                 }
                 _ if open.is_empty() => {}
                 kind => {
-                    let charge = open.remove(draw.usize(0..open.len()));
+                    let (charge, created_ms) = open.remove(draw.usize(0..open.len()));
+                    // Most are closed when their offer is due.
+                    let due_ms = created_ms + DELAY_MS + draw.u64(0..1_200);
+                    if draw.u32(0..4) > 0 {
+                        sleep(Duration::from_millis(due_ms.saturating_sub(setting.net.elapsed_ms()))).await;
+                    }
                     let what = if kind == 4 { "payment-approved" } else { "pix-expired" };
                     if let Some(answer) = report(&gateway, what, contact, &charge).await.filter(|a| a.status == 200) {
                         let in_flight = answer.body["in_flight"].as_u64().unwrap_or(0);
@@ -168,7 +176,8 @@ impl History {
                 };
                 !charges.iter().any(|charge| is_open(&charge))
             };
-            let offers = heard.iter().filter(|heard| heard.to == contact.to_string() && heard.provider == "telegram");
+            let offers =
+                heard.iter().filter(|heard| heard.to == contact.to_string() && heard.text.starts_with("offer "));
             let late: Vec<_> = offers.filter(|heard| is_closed(heard.at_ms)).collect();
             if late.len() as u64 > in_flight {
                 let at = late.iter().map(|heard| heard.at_ms).collect::<Vec<_>>();

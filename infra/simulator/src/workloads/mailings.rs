@@ -10,7 +10,8 @@ use futures::future::{LocalBoxFuture, join_all};
 use serde_json::{Value, json};
 use tokio::time::sleep;
 
-use super::{Workload, pause, text};
+use super::{Workload, key_of, pause, text};
+use crate::audit;
 use crate::play::Setting;
 
 const MAILINGS: usize = 2;
@@ -38,8 +39,8 @@ impl Workload for Mailings {
         "mailings"
     }
 
-    fn functions(&self) -> &'static [&'static str] {
-        &["mailings-api", "mailing-importer", "mailing-sender", "outbox-relay", "recovery"]
+    fn functions(&self) -> Vec<&'static str> {
+        vec!["mailings-api", "mailing-importer", "mailing-sender", "outbox-relay", "recovery", "delivery-events"]
     }
 
     fn run(&self, setting: Rc<Setting>) -> LocalBoxFuture<'_, ()> {
@@ -87,16 +88,10 @@ impl Workload for Mailings {
             }
             for entry in &entries {
                 let (email, entry_state) = (text(&entry["email"]), text(&entry["state"]));
-                let calls = heard.iter().filter(|heard| heard.text == *subject && heard.to == email);
-                let (mut heard, mut accepted) = (0, 0);
-                for call in calls {
-                    heard += 1;
-                    accepted += u64::from(call.reaction.is_accepted());
-                }
-                let attempts = entry["attempt"].as_u64().unwrap_or(0);
-                if heard > attempts {
-                    violations.push(format!("{subject} to {email} has {attempts} attempts and {heard} calls"));
-                }
+                let calls: Vec<_> = heard.iter().filter(|heard| heard.text == *subject && heard.to == email).collect();
+                let name = format!("{subject} to {email}");
+                violations.extend(audit::calls_are_attempts(&setting.net, &name, &[key_of(entry)], &calls));
+                let accepted = calls.iter().filter(|call| call.reaction.is_accepted()).count();
                 if accepted > 1 {
                     violations.push(format!("{subject} went out to {email} {accepted} times"));
                 }

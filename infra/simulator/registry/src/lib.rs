@@ -1,4 +1,7 @@
 //! The functions of the product, by the name of their program.
+//!
+//! A crate of its own, because the code of all functions is compiled where they are polled: changes
+//! of the simulator do not compile it again.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -26,6 +29,8 @@ pub fn start(binary: &str) -> Handler {
         "conversations-api" => {
             http(conversations_api::ROUTES, conversations_api::Deps::from_env, conversations_api::run)
         }
+        "ingest" => http(ingest::ROUTES, ingest::Deps::from_env, ingest::run),
+        "backfill-worker" => events(backfill_worker::Deps::from_env, backfill_worker::run),
         "conversation-worker" => events(conversation_worker::Deps::from_env, conversation_worker::run),
         "downsell-sweep" => events(downsell_sweep::Deps::from_env, downsell_sweep::run),
         "mailings-api" => http(mailings_api::ROUTES, mailings_api::Deps::from_env, mailings_api::run),
