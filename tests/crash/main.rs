@@ -1,6 +1,7 @@
 //! The crash-point suite. It runs every scenario once without faults, and then once for every call
-//! that the scenario made and every fault that can hit that call. Faults with the same effect on
-//! the caller alternate, except in the long mode. At the end of each run it audits the invariants
+//! that the scenario made and the faults that can hit that call. In the default run a write is
+//! killed after it and struck by one other fault in turn; in the long mode every call is struck
+//! by every fault. At the end of each run it audits the invariants
 //! from the tables, the queues and the answers to clients.
 //!
 //! ```text

@@ -68,23 +68,6 @@ impl Kind {
         }
     }
 
-    /// Returns the kind with the same effect on the caller: a write without an answer, or a write
-    /// that was not made.
-    pub fn like(self) -> Option<Self> {
-        match self {
-            Self::ReplyLost => Some(Self::ErrorAfterApply),
-            Self::ErrorAfterApply => Some(Self::ReplyLost),
-            Self::KilledBefore => Some(Self::Throttled),
-            Self::Throttled => Some(Self::KilledBefore),
-            _ => None,
-        }
-    }
-
-    /// Returns whether this one of two equivalent kinds is used in even turns.
-    pub fn is_first(self) -> bool {
-        matches!(self, Self::ReplyLost | Self::KilledBefore)
-    }
-
     pub fn action(self) -> Action {
         match self {
             Self::KilledBefore => Action::KillBefore,

@@ -26,6 +26,8 @@ pub const KEY: &str = "uv_test_key_2b58874f";
 pub struct Setup {
     pub template: String,
     pub parameters: BTreeMap<String, String>,
+    /// How far the clocks of single functions are ahead of the stack's clock.
+    pub clock_skews_ms: BTreeMap<String, i64>,
     pub expected: Expected,
 }
 
@@ -49,13 +51,19 @@ pub struct Expected {
 impl Default for Setup {
     fn default() -> Self {
         let parameters = with_local(BTreeMap::new()).expect("the parameters of this machine");
-        Self { template: template(), parameters, expected: Expected::default() }
+        Self { template: template(), parameters, clock_skews_ms: BTreeMap::new(), expected: Expected::default() }
     }
 }
 
 impl Setup {
     pub fn parameter(mut self, name: &str, value: &str) -> Self {
         self.parameters.insert(name.to_owned(), value.to_owned());
+        self
+    }
+
+    /// Sets how far the clock of a function is ahead of the stack's clock; behind, if negative.
+    pub fn clock_skew(mut self, function: &str, ms: i64) -> Self {
+        self.clock_skews_ms.insert(function.to_owned(), ms);
         self
     }
 
@@ -119,6 +127,7 @@ impl World {
             schedules: false,
             echo_logs: std::env::var_os("UMAVEZ_TEST_LOGS").is_some(),
             clock_offset_ms: until_noon(),
+            clock_skews_ms: setup.clock_skews_ms,
             ..Options::in_memory(setup.template)
         })
         .await

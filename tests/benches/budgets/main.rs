@@ -135,8 +135,8 @@ async fn messages(world: &World) {
     let sender = of("outbound-sender");
     let outcome = sender.iter().rev().find(|call| call.operation == "UpdateItem").cloned();
     row("message, read by its sender", &only(&sender, |call| call.operation == "GetItem"), (1, 0.0));
-    let grants: Vec<_> = sender.iter().filter(|call| call.operation == "UpdateItem").cloned().collect();
-    row("message, slots of its chat and its bot", &grants[..grants.len() - 1], (2, 2.0));
+    let grants = only(&sender, |call| ["BatchGetItem", "UpdateItem"].contains(&call.operation.as_str()));
+    row("message, slots of its chat and its bot", &grants[..grants.len() - 1], (3, 2.0));
     row("message, claim with its gate", &only(&sender, |call| call.operation == "TransactWriteItems"), (1, 4.0));
     row("message, outcome", &outcome.into_iter().collect::<Vec<_>>(), (1, 1.0));
     let (_, calls) = world.calls_of("outbound-api", ask("new", 2)).await;

@@ -6,12 +6,17 @@ use std::time::Duration;
 
 use reqwest::Method;
 use serde_json::{Value, json};
+use umavez_domain::conversations::ConversationId;
 use umavez_domain::delivery::{Again, Claim, Settled, State, Verdict};
+use umavez_domain::keys;
 use umavez_domain::messages::MessageId;
+use umavez_domain::time::Timestamp;
 use umavez_local::faults::{Action, CallFault, Fault, Scripted};
 use umavez_platform::delivery::Claimed;
+use umavez_platform::due;
 use umavez_platform::intents::Intents;
 use umavez_platform::messages::Messages;
+use umavez_platform::store::Found;
 use umavez_tests::{Answer, Setup};
 
 use crate::run::{Point, Run};
@@ -93,6 +98,16 @@ pub fn scenarios() -> Vec<Scenario> {
                 order || is_end_of_reply(point)
             },
         ),
+        Scenario {
+            setup: || Setup::default().parameter("MessageRetentionDays", "31"),
+            ..scenario(
+                "messages of a held conversation are kept beyond their retention",
+                |run| Box::pin(kept(run)),
+                |run| Box::pin(answered(run)),
+                // What else recovery does is covered by other scenarios.
+                |point| point.function == "recovery" && point.target.contains("conversations"),
+            )
+        },
         Scenario {
             setup: || Setup::default().parameter("UnknownPolicies", r#"{"telegram": "resend"}"#),
             ..scenario(
@@ -211,6 +226,32 @@ async fn held(run: &Run) {
         0,
         "a message was sent while the conversation is held"
     );
+    let answer = run.ask("release", "l", &format!("/conversations/{id}/release"), &json!({})).await;
+    assert_eq!(answer.status, 200, "{}", answer.body);
+    run.world.drain().await;
+}
+
+/// Two messages wait for a person for 34 days, which is longer than messages are kept. Recovery
+/// looks at the conversation in one minute of the hour.
+async fn kept(run: &Run) {
+    set_up(run, "telegram").await;
+    says(run, 1, "one").await;
+    let id = id(run).await;
+    let typed = ConversationId::parse(&id).expect("an id");
+    let answer = run.ask("hold", "h", &format!("/conversations/{id}/hold"), &json!({})).await;
+    assert_eq!((answer.status, &answer.body["held"]), (200, &json!(true)), "{}", answer.body);
+    says(run, 2, "two").await;
+    seconds(run, 29 * 86_400).await;
+    let found = Found { key: keys::conversation(&typed), place: String::new() };
+    for _ in 0..2 {
+        // The first second of a minute, so that the minute is not over before recovery runs.
+        let now = run.world.now();
+        let minute = |minutes: i64| Timestamp::from_seconds((now.seconds() / 60 + minutes) * 60 + 1);
+        let next = (1..=60).map(minute).find(|at| due::is_of_this_minute(&found, *at)).expect("a minute");
+        seconds(run, (next.seconds() - now.seconds()).unsigned_abs()).await;
+        run.world.tick("Recovery").await;
+    }
+    seconds(run, 5 * 86_400).await;
     let answer = run.ask("release", "l", &format!("/conversations/{id}/release"), &json!({})).await;
     assert_eq!(answer.status, 200, "{}", answer.body);
     run.world.drain().await;

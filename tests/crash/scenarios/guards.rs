@@ -1,7 +1,10 @@
 //! Guards of intents: scheduled messages are accepted and canceled, and the guard lists exactly the
 //! current holds.
 
+use std::time::Duration;
+
 use serde_json::{Value, json};
+use umavez_domain::time::Timestamp;
 use umavez_local::faults::{Action, CallFault, Fault, Scripted};
 use umavez_tests::Setup;
 
@@ -39,6 +42,15 @@ pub fn scenarios() -> Vec<Scenario> {
             setup: guarded,
             play: |run| Box::pin(fail(run)),
             audit: |run| Box::pin(held_unless_failed(run)),
+            concurrent: false,
+            swept: true,
+            strikes: |point| point.function == "outbound-sender" && is_change_of_guard(point),
+        },
+        Scenario {
+            name: "a scheduled message waits for the window of a late one",
+            setup: guarded,
+            play: |run| Box::pin(wait_for_a_late_one(run)),
+            audit: |run| Box::pin(sent_a_week_apart(run)),
             concurrent: false,
             swept: true,
             strikes: |point| point.function == "outbound-sender" && is_change_of_guard(point),
@@ -128,6 +140,38 @@ async fn fail(run: &Run) {
     run.world.stack.add_fault(Fault::Call(refused)).await.expect("armed");
     accept(run, 0, json!({"channel": "telegram", "to": "987654321", "content": {"text": "Oi"}})).await;
     run.world.drain().await;
+}
+
+/// Telegram accepts a message after three days, so a mail in eight days has to wait.
+async fn wait_for_a_late_one(run: &Run) {
+    let body = json!({"ok": false, "error_code": 429, "description": "Too Many Requests",
+        "parameters": {"retry_after": 3 * 86_400}});
+    let answer = Scripted { status: 429, headers: Default::default(), body };
+    let service = Some("telegram".to_owned());
+    let throttled = CallFault { service, answer: Some(answer), ..CallFault::first(Action::Answer) };
+    run.world.stack.add_fault(Fault::Call(throttled)).await.expect("armed");
+    accept(run, 0, json!({"channel": "telegram", "to": "987654321", "content": {"text": "Oi"}})).await;
+    run.world.drain().await;
+    let content = json!({"from": "loja@example.com", "subject": "Oi", "text": "Oi"});
+    let send_at = run.world.now().plus_days(8);
+    let mail = json!({"channel": "email", "to": "ana@example.com", "content": content, "send_at": send_at});
+    accept(run, 8, mail).await;
+    for days in [3, 5, 1, 1, 1, 1, 7] {
+        run.world.advance(Duration::from_secs(days * 86_400 + 60)).await;
+        run.world.tick("OutboundSweep").await;
+    }
+}
+
+/// Both messages are sent, or one of them is unknown. Two sends are at least a week apart.
+async fn sent_a_week_apart(run: &Run) {
+    let rows = run.world.rows("OutboundTable").await;
+    let messages: Vec<_> = rows.iter().filter(|row| row["sk"] == "MESSAGE").collect();
+    assert_eq!(messages.len(), 2);
+    assert!(messages.iter().all(|row| row["state"] == "SENT" || row["state"] == "UNKNOWN"), "{messages:?}");
+    let mut sends: Vec<_> =
+        messages.iter().filter_map(|row| row["sent_at"].as_str().and_then(Timestamp::parse)).collect();
+    sends.sort_unstable();
+    assert!(sends.windows(2).all(|pair| pair[1] >= pair[0].plus_days(7)), "two sends in one week: {sends:?}");
 }
 
 /// SES accepts a mail and then rejects it.
