@@ -68,6 +68,20 @@ async fn a_deactivated_user_is_suppressed_for_all_bots() {
 }
 
 #[tokio::test]
+async fn a_group_that_forbids_the_bot_to_write_ends_the_message_and_suppresses_nobody() {
+    play_with(Setup::default().expecting(Expected { sent: 1, ..Expected::default() }), async |world| {
+        let forbidden = json!({"ok": false, "error_code": 400, "description": "Bad Request: CHAT_WRITE_FORBIDDEN"});
+        answer_with(world, "telegram", 400, forbidden).await;
+        let first = accept(world, "a", &telegram("Oi")).await;
+        let second = accept(world, "b", &telegram("Oi de novo")).await;
+        world.drain().await;
+        assert_eq!(message(world, &first).await["reason_code"], "bot_has_no_rights");
+        assert_eq!(status(world, &second).await, "SENT");
+    })
+    .await;
+}
+
+#[tokio::test]
 async fn a_user_who_blocked_the_bot_is_suppressed_until_the_suppression_is_removed() {
     play_with(sending(1), async |world| {
         answer_with(world, "telegram", 403, blocked()).await;

@@ -27,7 +27,11 @@ pub async fn audit(world: &World, expected: Expected) {
         refused: refusals.len(),
     };
     let refused: Vec<_> = refusals.iter().map(ToString::to_string).collect();
-    assert_eq!(found, expected, "the faults differ from those that the test expects; refused calls: {refused:?}");
+    assert_eq!(
+        found, expected,
+        "left happened, right is what the test expects; a test says so with \
+         play_with(Setup::default().expecting(Expected {{ sent: 1, ..Expected::default() }}), …); refused calls: {refused:?}"
+    );
     logs_contain_no_secret(world);
     the_second_dynamodb_agrees(world);
     if world.stack.output("IntentsTable").is_some() {

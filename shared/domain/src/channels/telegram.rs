@@ -180,6 +180,9 @@ fn bad_request(reason: &str) -> Outcome {
         ("not enough rights", code::NO_RIGHTS),
         ("have no rights", code::NO_RIGHTS),
         ("need administrator rights", code::NO_RIGHTS),
+        // A group where only administrators may write, or send this kind of media.
+        ("chat_write_forbidden", code::NO_RIGHTS),
+        ("chat_send_", code::NO_RIGHTS),
         ("button_", code::BUTTON_INVALID),
         ("inline keyboard button", code::BUTTON_INVALID),
         ("can't parse inline keyboard button", code::BUTTON_INVALID),
@@ -408,6 +411,8 @@ mod tests {
             ("Bad Request: message text is empty", "message_empty"),
             ("Bad Request: BUTTON_URL_INVALID", "button_invalid"),
             ("Bad Request: not enough rights to send photos to the chat", "bot_has_no_rights"),
+            ("Bad Request: CHAT_WRITE_FORBIDDEN", "bot_has_no_rights"),
+            ("Bad Request: CHAT_SEND_PHOTOS_FORBIDDEN", "bot_has_no_rights"),
             ("Bad Request: wrong file identifier/HTTP URL specified", "media_rejected"),
             ("Bad Request: wrong type of the web page content", "media_rejected"),
             ("Bad Request: something new", "provider_rejected"),
