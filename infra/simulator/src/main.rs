@@ -29,6 +29,10 @@ struct Arguments {
     /// Print everything that happens in the play of --seed
     #[arg(long, requires = "seed")]
     trace: bool,
+    /// Fail at the first violation, without looking for the smallest play that fails, and fail too
+    /// if the plays do not reach what many plays reach
+    #[arg(long, conflicts_with = "seed")]
+    quick: bool,
     /// Play broken variants of the product, one after the other, and print after how many seeds
     /// each is caught; TEXT selects those that contain it
     #[arg(long, value_name = "TEXT", num_args = 0..=1, default_missing_value = "", conflicts_with = "seed")]
@@ -44,8 +48,14 @@ fn main() -> ExitCode {
     if let Some(part) = &arguments.broken {
         return broken(seeds, &arguments.workload, part);
     }
-    let (totals, failed) = run(seeds, &arguments.workload, &Profile::rough(), threads(), show);
+    let threads = if arguments.quick { 1 } else { threads() };
+    let (totals, failed) = run(seeds, &arguments.workload, &Profile::rough(), threads, show);
     println!("{totals}");
+    if arguments.quick {
+        let missing = totals.not_reached(&arguments.workload);
+        missing.iter().for_each(|missing| println!("no play reached: {missing}"));
+        return if failed.is_none() && missing.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE };
+    }
     for (reached, times) in &totals.reached {
         println!("{times:>9} × {reached}");
     }

@@ -29,6 +29,12 @@ pub struct Totals {
 }
 
 impl Totals {
+    /// Returns what no play has reached, though some should.
+    pub fn not_reached(&self, name: &str) -> Vec<&'static str> {
+        let wanted = workload(name).map_or(&[][..], |workload| workload.must_reach());
+        wanted.iter().copied().filter(|wanted| !self.reached.contains_key(*wanted)).collect()
+    }
+
     /// Returns the seeds per second.
     pub fn rate(&self) -> f64 {
         self.seeds as f64 / self.took.unwrap_or_else(|| self.begun.elapsed()).as_secs_f64()

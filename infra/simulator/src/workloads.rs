@@ -44,6 +44,9 @@ pub trait Workload {
     /// Returns what the play has reached, to show that the audit had something to look at.
     fn reached(&self, setting: &Setting) -> Vec<String>;
 
+    /// What some of many plays must reach.
+    fn must_reach(&self) -> &'static [&'static str];
+
     /// Returns what does not hold.
     fn audit(&self, setting: &Setting) -> Vec<String>;
 }

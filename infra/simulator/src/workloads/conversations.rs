@@ -118,6 +118,21 @@ impl Workload for Conversations {
         reached
     }
 
+    fn must_reach(&self) -> &'static [&'static str] {
+        &[
+            "a reply is SENT",
+            "a reply is UNKNOWN",
+            "a reply is CANCELED",
+            "a reply has parts",
+            "a batch is answered by responder",
+            "a batch is answered by callback",
+            "a conversation is held",
+            "a conversation is idle",
+            "a conversation needs a person",
+            "a person answers",
+        ]
+    }
+
     fn audit(&self, setting: &Setting) -> Vec<String> {
         let (history, heard) = (self.history.borrow(), setting.net.heard());
         let (states, batches, replies) = (states(setting), batches(setting), replies(setting));

@@ -78,6 +78,17 @@ impl Workload for Downsells {
         reached
     }
 
+    fn must_reach(&self) -> &'static [&'static str] {
+        &[
+            "an offer is sent",
+            "an offer is UNKNOWN",
+            "an offer is canceled",
+            "an offer is skipped",
+            "an offer is in flight",
+            "a charge is closed",
+        ]
+    }
+
     fn audit(&self, setting: &Setting) -> Vec<String> {
         let (history, offers, heard) = (self.history.borrow(), offers(setting), setting.net.heard());
         let mut violations = Vec::new();

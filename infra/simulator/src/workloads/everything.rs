@@ -52,6 +52,10 @@ impl Workload for Everything {
         self.parts.iter().flat_map(|part| part.reached(setting)).collect()
     }
 
+    fn must_reach(&self) -> &'static [&'static str] {
+        &["a message is SENT", "an offer is sent", "a reply is SENT", "an entry is SENT"]
+    }
+
     fn audit(&self, setting: &Setting) -> Vec<String> {
         let violations = |part: &dyn Workload| {
             let name = part.name();

@@ -121,6 +121,16 @@ impl Workload for Ingest {
         answers.chain(jobs).chain(switched.map(|_| "the mode is switched".to_owned())).collect()
     }
 
+    fn must_reach(&self) -> &'static [&'static str] {
+        &[
+            "an item is inserted",
+            "an item is updated",
+            "an item is skipped",
+            "a backfill is COMPLETED",
+            "the mode is switched",
+        ]
+    }
+
     fn audit(&self, setting: &Setting) -> Vec<String> {
         let history = self.history.borrow();
         let mut violations = history.audit_answers();

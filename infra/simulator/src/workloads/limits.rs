@@ -75,6 +75,10 @@ impl Workload for Limits {
         reached
     }
 
+    fn must_reach(&self) -> &'static [&'static str] {
+        &["a message is SENT", "a bot is parked", "3 calls begin within a second"]
+    }
+
     fn audit(&self, setting: &Setting) -> Vec<String> {
         let heard = calls(setting);
         let mut violations = Vec::new();

@@ -66,6 +66,17 @@ impl Workload for Mailings {
         mailings.chain(entries).chain(retried).collect()
     }
 
+    fn must_reach(&self) -> &'static [&'static str] {
+        &[
+            "a mailing is COMPLETED",
+            "a mailing is CANCELED",
+            "an entry is SENT",
+            "an entry is UNKNOWN",
+            "an entry is FAILED",
+            "a retry is ordered",
+        ]
+    }
+
     fn audit(&self, setting: &Setting) -> Vec<String> {
         let (history, heard) = (self.history.borrow(), setting.net.heard());
         let mut violations = Vec::new();

@@ -84,6 +84,21 @@ impl Workload for Outbound {
         reached
     }
 
+    fn must_reach(&self) -> &'static [&'static str] {
+        &[
+            "a message is SENT",
+            "a message is UNKNOWN",
+            "a message is CANCELED",
+            "a message is DEDUPED",
+            "a message is EXPIRED",
+            "a message is FAILED",
+            "a resend is accepted",
+            "a message is settled",
+            "an intent is released",
+            "an address is suppressed",
+        ]
+    }
+
     fn audit(&self, setting: &Setting) -> Vec<String> {
         let (history, rows, heard) = (self.history.borrow(), messages(setting), setting.net.heard());
         let mut violations = Vec::new();

@@ -105,6 +105,18 @@ impl Workload for Windows {
         reached
     }
 
+    fn must_reach(&self) -> &'static [&'static str] {
+        &[
+            "a message is SENT",
+            "a message is DEDUPED",
+            "a message is CANCELED",
+            "a message is UNKNOWN",
+            "a message is sent late",
+            "a check may send",
+            "a cancel is answered",
+        ]
+    }
+
     fn audit(&self, setting: &Setting) -> Vec<String> {
         let history = self.history.borrow();
         let rows = messages(setting);
