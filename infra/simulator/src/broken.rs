@@ -148,7 +148,7 @@ fn part(kind: &str, write: &Value) -> String {
     let word = |name: &str| {
         let text = key[name]["S"].as_str().unwrap_or_default();
         let word = text.split('#').next().unwrap_or_default();
-        let is_hash = word.len() >= 16 && word.bytes().all(|byte| byte.is_ascii_hexdigit());
+        let is_hash = word.len() >= 12 && word.bytes().all(|byte| byte.is_ascii_hexdigit());
         if is_hash { "*".to_owned() } else { word.to_owned() }
     };
     format!("{} {} {}", kind.trim_end_matches("Item"), word("pk"), word("sk"))

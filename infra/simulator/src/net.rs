@@ -36,6 +36,9 @@ use crate::trace::Trace;
 /// Later than the attempt timeout of the AWS clients.
 const LATE: Duration = Duration::from_millis(2_900);
 
+/// How many broken rules are kept.
+const MOST_VIOLATIONS: usize = 3;
+
 /// The write with which an instance began an attempt.
 #[derive(Debug, Clone)]
 pub struct Claim {
@@ -75,6 +78,8 @@ struct State {
     variants: BTreeSet<String>,
     /// How often each table was written to.
     writes: BTreeMap<String, u64>,
+    /// The rules that a write broke.
+    violations: Vec<String>,
     /// Whether faults still happen.
     is_quiet: bool,
     calls: u64,
@@ -111,6 +116,7 @@ impl Net {
                 tokens: BTreeSet::new(),
                 variants: BTreeSet::new(),
                 writes: BTreeMap::new(),
+                violations: Vec::new(),
                 is_quiet: false,
                 calls: 0,
             }),
@@ -166,6 +172,19 @@ impl Net {
     /// Returns the broken variants of what was written.
     pub fn variants(&self) -> BTreeSet<String> {
         self.state().variants.clone()
+    }
+
+    /// Returns the rules that writes have broken.
+    pub fn violations(&self) -> Vec<String> {
+        self.state().violations.clone()
+    }
+
+    fn note_violation(&self, violation: String) {
+        let mut state = self.state();
+        // What follows a broken rule says little.
+        if state.violations.len() < MOST_VIOLATIONS {
+            state.violations.push(violation);
+        }
     }
 
     pub fn calls(&self) -> u64 {

@@ -122,6 +122,7 @@ pub fn play(seed: u64, workload: &dyn Workload, profile: Profile) -> Outcome {
             violations.push(format!("not at rest after {} hours", longest.as_secs() / 3_600));
         }
         violations.extend(workload.audit(&setting));
+        violations.extend(net.violations());
         for violation in &violations {
             net.note(&format!("VIOLATION: {violation}"));
         }

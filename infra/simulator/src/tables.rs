@@ -1,7 +1,7 @@
 //! DynamoDB in memory: the emulator of the local stack, called directly, with the tables of the
 //! template.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use dynoxide::Database;
@@ -9,6 +9,7 @@ use dynoxide::errors::DynoxideError;
 use dynoxide::storage_backend::Clock;
 use serde_json::{Value, json};
 use tokio::time::Instant;
+use umavez_invariants::{Change, Rows, violations_of};
 use umavez_local::model::Model;
 
 /// The emulator's clock: virtual time.
@@ -42,6 +43,10 @@ struct Written {
     due: BTreeMap<Place, i64>,
     /// When TTL may delete each row, in milliseconds.
     expires: BTreeMap<Place, i64>,
+    /// All rows, as plain JSON.
+    rows: Rows,
+    /// What was written since it was checked last.
+    changes: Vec<Change>,
 }
 
 /// The table, the partition key and the sort key of a row.
@@ -114,7 +119,8 @@ impl Tables {
         }
     }
 
-    /// Keeps what a write left behind, for indexes that lag. The rows of statements have no index.
+    /// Keeps what a write left behind, for indexes that lag and for rules that hold of each write. The
+    /// rows of statements have no index.
     fn note_writes(&self, operation: &str, body: &Value, at_ms: i64) {
         let key = |item: &Value| json!({"pk": item["pk"], "sk": item["sk"]});
         let rows: Vec<(&Value, Value)> = match operation {
@@ -130,6 +136,7 @@ impl Tables {
                     });
                 writes.collect()
             }
+            "ExecuteStatement" | "BatchExecuteStatement" => return self.note_statements(body),
             _ => return,
         };
         for (table, key) in rows {
@@ -138,7 +145,53 @@ impl Tables {
             let row = self.db.get_item(read).expect("the row").item;
             let row = row.map(|row| serde_json::to_value(row).expect("JSON"));
             self.note_times(&table, &key, row.as_ref());
+            self.note_change(&table, &key, row.as_ref().map(plain_map));
             self.written().lag.writes.push(After { at_ms, table, key, row });
+        }
+    }
+
+    /// Keeps the row before and after a write.
+    fn note_change(&self, table: &str, key: &Value, after: Option<Value>) {
+        let word = |name: &str| key[name]["S"].as_str().unwrap_or_default().to_owned();
+        let (table, pk, sk) = (self.logical_id(table).to_owned(), word("pk"), word("sk"));
+        let mut written = self.written();
+        let before = match &after {
+            Some(row) => written.rows.put(&table, row.clone()),
+            None => written.rows.remove(&table, &pk, &sk),
+        };
+        written.changes.push(Change { table, pk, sk, before, after });
+    }
+
+    /// Returns what the writes since the last check have broken.
+    pub fn violations(&self, now_ms: i64) -> Vec<String> {
+        let mut written = self.written();
+        let changes = std::mem::take(&mut written.changes);
+        violations_of(&changes, &written.rows, now_ms)
+    }
+
+    fn logical_id<'a>(&self, table: &'a str) -> &'a str {
+        self.model.tables.iter().find(|known| known.name == table).map_or(table, |known| &known.logical_id)
+    }
+
+    /// Keeps what statements have written. They do not name their keys in one form, so the rows of
+    /// their tables are compared.
+    fn note_statements(&self, body: &Value) {
+        let statements = body["Statements"].as_array().map_or(std::slice::from_ref(body), Vec::as_slice);
+        // Statements name their table in quotation marks.
+        let tables: BTreeSet<_> =
+            statements.iter().filter_map(|one| one["Statement"].as_str()?.split('"').nth(1)).collect();
+        for table in tables {
+            let name = self.logical_id(table);
+            let rows = self.rows(table);
+            let mut written = self.written();
+            for row in rows {
+                let word = |name: &str| row[name].as_str().unwrap_or_default().to_owned();
+                let (pk, sk) = (word("pk"), word("sk"));
+                if written.rows.get(name, &pk, &sk) != Some(&row) {
+                    let before = written.rows.put(name, row.clone());
+                    written.changes.push(Change { table: name.to_owned(), pk, sk, before, after: Some(row) });
+                }
+            }
         }
     }
 

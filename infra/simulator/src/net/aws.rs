@@ -133,6 +133,10 @@ impl Net {
     fn write(&self, instance: &Arc<str>, operation: &str, body: &Value) -> (u16, Vec<u8>) {
         let answered = self.tables().call(operation, body, self.now_ms());
         if answered.0 == 200 {
+            for violation in self.tables().violations(self.now_ms()) {
+                self.note(&format!("{instance} {operation} breaks a rule: {violation}"));
+                self.note_violation(violation);
+            }
             self.note_claims(instance, body);
             for table in tables_of(body) {
                 self.count_writes(&table);

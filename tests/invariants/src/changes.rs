@@ -1,0 +1,142 @@
+//! What must hold of a write: the rows before it and after it.
+
+use serde_json::Value;
+use umavez_domain::keys;
+
+use crate::{Rows, number, text};
+
+/// A row that a write changed.
+#[derive(Debug, Clone)]
+pub struct Change {
+    pub table: String,
+    pub pk: String,
+    pub sk: String,
+    pub before: Option<Value>,
+    pub after: Option<Value>,
+}
+
+/// How far the clock of a writer differs from the time, and the time of a write.
+const MARGIN_MS: i64 = 15_000;
+
+/// Returns what does not hold of the changes of one write. `rows` are those after the write.
+pub fn violations_of(changes: &[Change], rows: &Rows, now_ms: i64) -> Vec<String> {
+    let mut found = Vec::new();
+    for change in changes {
+        found.extend(version(change));
+        found.extend(once(change));
+        found.extend(attempt(change, rows, now_ms));
+        found.extend(acceptance(change, rows));
+        found.extend(block(change, rows));
+        found.extend(rate(change));
+    }
+    let mut partitions: Vec<_> = changes.iter().map(|change| (&change.table, &change.pk)).collect();
+    partitions.sort();
+    partitions.dedup();
+    found.extend(partitions.into_iter().flat_map(|(table, pk)| crate::in_partition(rows, table, pk, now_ms)));
+    found
+}
+
+/// I3: a version of a row has one author. A write that rests on a version goes to the next one, so a
+/// writer that lost its race cannot overwrite the winner.
+fn version(change: &Change) -> Option<String> {
+    let (before, after) = (change.before.as_ref()?, change.after.as_ref()?);
+    let (old, new) = (before["version"].as_u64()?, after["version"].as_u64()?);
+    // Checkpoints of an import keep the version of a mailing. They are fenced by its lease.
+    let is_checkpoint = change.sk == "MAILING" && old == new && before["state"] == after["state"];
+    let holds = new == old + 1 || before == after || is_checkpoint;
+    (!holds).then(|| format!("a write went from version {old} to {new} of {} {}", change.pk, change.sk))
+}
+
+/// The rows that are written once and never replaced: the attributes that must not change.
+const ONCE: &[(&str, &[&str])] = &[
+    ("BATCH#", &["batch", "from", "reply", "answered_by"]),
+    ("CONTENT", &[]),
+    ("DOWNSELL#", &["id", "name"]),
+    ("ENTRY#", &["line", "email"]),
+    ("FILE", &["mailing_id"]),
+    ("REQUEST", &["mailing_id", "body", "downsell_id"]),
+    ("TOKEN", &["slug"]),
+];
+
+fn once(change: &Change) -> Option<String> {
+    let (before, after) = (change.before.as_ref()?, change.after.as_ref()?);
+    let (_, names) = ONCE.iter().find(|(prefix, _)| change.sk.starts_with(prefix))?;
+    let changed = names.iter().find(|name| !before[**name].is_null() && before[**name] != after[**name])?;
+    Some(format!("a write replaced {changed} of {} {}: {before}", change.pk, change.sk))
+}
+
+/// I5 and I9: an attempt begins only if its gates are open at that moment.
+fn attempt(change: &Change, rows: &Rows, now_ms: i64) -> Vec<String> {
+    let Some(after) = change.after.as_ref().filter(|after| after["state"] == "SENDING") else { return Vec::new() };
+    let attempt_of = |row: &Value| (row["state"] == "SENDING").then(|| number(row, "attempt"));
+    if change.before.as_ref().and_then(attempt_of) == Some(number(after, "attempt")) {
+        return Vec::new();
+    }
+    let mut found = Vec::new();
+    let before = change.before.as_ref().map_or("", |before| text(before, "state"));
+    if before != "QUEUED" {
+        found.push(format!("an attempt began on a row that was {before:?}: {after}"));
+    }
+    let (channel, to, sender) = match (change.table.as_str(), after["telegram_id"].as_i64()) {
+        ("Outbound", _) => (text(after, "channel"), text(after, "to").to_owned(), text(after, "sender")),
+        ("Downsells", Some(contact)) => ("telegram", contact.to_string(), text(after, "bot")),
+        _ => return found,
+    };
+    let key = keys::suppression(channel, &to);
+    let suppression = rows.get("Outbound", &key.pk, &key.sk);
+    let senders = |row: &Value| row["senders"].as_array().cloned().unwrap_or_default();
+    let is_against = |row: &&Value| senders(row).is_empty() || senders(row).contains(&Value::from(sender));
+    if suppression.filter(|row| row["status"] == "ACTIVE").is_some_and(|row| is_against(&row)) {
+        found.push(format!("an attempt to a suppressed address began: {after}"));
+    }
+    if change.table == "Downsells" {
+        let charges = rows.get("Downsells", &change.pk, "CHARGES");
+        let open = charges.and_then(|charges| charges["open"].as_object());
+        let mut open = open.into_iter().flatten().map(|(_, charge)| charge["until"].as_i64());
+        if !open.any(|until| until > Some(now_ms - MARGIN_MS)) {
+            found.push(format!("an attempt began without an unpaid charge: {after}"));
+        }
+        let epoch = charges.map_or(0, |charges| number(charges, "pay_epoch"));
+        if epoch != number(after, "pay_epoch") {
+            found.push(format!("an attempt began after a payment: {after}"));
+        }
+    }
+    found
+}
+
+/// I2: a message is accepted together with its intent.
+fn acceptance(change: &Change, rows: &Rows) -> Option<String> {
+    let after = change.after.as_ref().filter(|after| change.before.is_none() && after["state"] == "QUEUED")?;
+    let intent = after.get("intent").filter(|_| change.sk == "MESSAGE")?.as_object()?;
+    let word = |name: &str| intent.get(name).and_then(Value::as_str).unwrap_or_default();
+    let row = rows.get("Intents", &format!("CLIENT#{}", word("client_id")), &format!("INTENT#{}", word("fingerprint")));
+    let holder = format!("message:{}", text(after, "id"));
+    let is_held = row.is_some_and(|row| row["status"] == "HELD" && row["holder"] == holder.as_str());
+    (!is_held).then(|| format!("a message was accepted without its intent: {after}"))
+}
+
+/// A user who blocks a bot is on the suppression list from the write that says so.
+fn block(change: &Change, rows: &Rows) -> Option<String> {
+    let after = change.after.as_ref()?;
+    let is_blocked = |row: &Value| row["reason"] == "bot_blocked" || row["reason_code"] == "bot_blocked";
+    if !is_blocked(after) || change.before.as_ref().is_some_and(is_blocked) {
+        return None;
+    }
+    let to = after["telegram_id"].as_i64().map_or_else(|| text(after, "to").to_owned(), |id| id.to_string());
+    let key = keys::suppression("telegram", &to);
+    let row = rows.get("Outbound", &key.pk, &key.sk);
+    row.is_none().then(|| format!("a bot is blocked, and the list does not say so: {after}"))
+}
+
+/// Slots of a bucket are granted in order, and the end of a pause is not moved back.
+fn rate(change: &Change) -> Option<String> {
+    let (before, after) = (change.before.as_ref()?, change.after.as_ref()?);
+    if !change.pk.starts_with("RATE") {
+        return None;
+    }
+    let later = |name: &str| after[name].as_i64() >= before[name].as_i64();
+    // A slot that is released makes the last grant undone.
+    let is_released = before["writer"] != after["writer"] || later("free_at_us");
+    let holds = later("parked_until") && is_released;
+    (!holds).then(|| format!("a bucket went back: {before} -> {after}"))
+}
