@@ -104,7 +104,7 @@ impl Work {
         self.recoveries += 1;
     }
 
-    /// Nobody has enqueued the work since the row was read.
+    /// The work has not been enqueued since the row was read.
     pub fn fence(&self) -> Fence {
         #[derive(Serialize)]
         struct HandedOver {

@@ -14,7 +14,7 @@ use crate::accepted::Accepted;
 use crate::programs::{Ended, Program};
 use crate::tree::{Placed, Tree};
 
-/// What became of a mutant.
+/// The outcome of a mutant.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Fate {
     /// A program fails with it.

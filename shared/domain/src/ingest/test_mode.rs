@@ -33,7 +33,7 @@ impl Row for TestModeRow {
         keys::test_mode()
     }
 
-    /// Nobody has flipped the mode since the row was read.
+    /// The mode has not changed since the row was read.
     fn fence(&self) -> Fence {
         match self.flips {
             0 => Fence::Absent,

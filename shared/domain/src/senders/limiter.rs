@@ -35,7 +35,7 @@
 //! | A sender's clock is behind | It finds a later time in the row, in the read before a grant or in the refusal, and follows it. |
 //! | A sender's clock is ahead of all that were there before | Its grant moves the time of the bucket forward, and the slots that others hold are over. A sender that waited longer than [`TOLERANCE_MS`] looks at the row before its call and finds that out. Calls of shorter waits are made. |
 //! | A bucket is parked while senders wait for their slots | The same look finds it. |
-//! | A slot is given back | Only if the row was not written since its grant. |
+//! | A slot is released | Only if the row was not written since its grant. |
 //!
 //! No fence can close one gap: the time between the last [`check`] and the moment when the provider
 //! counts the call. A process that is frozen there makes its call late.

@@ -36,7 +36,7 @@ pub enum When {
 
 impl When {
     pub fn of(at: Timestamp) -> Self {
-        // A few milliseconds tell runs of the mailing apart.
+        // Runs of the mailing differ by a few milliseconds.
         if at > NOW.plus_ms(100) { Self::Future } else { Self::Past }
     }
 

@@ -80,7 +80,7 @@ impl Row for BackfillRow {
         keys::backfill(&self.backfill_id)
     }
 
-    /// Nobody has changed the job since it was read, or taken or renewed its lease.
+    /// Neither the job nor its lease has changed since it was read.
     fn fence(&self) -> Fence {
         let lease = self.lease.as_ref();
         Fence::same(&json!({

@@ -125,7 +125,7 @@ fn a_guard_that_is_made_again_has_no_version_of_the_one_before() {
 
 /// Any order of accepting, cancelling, failing and expiring leaves exactly the windows of the
 /// messages that were sent or are still scheduled. The oracle keeps every hold that was taken and
-/// not given back, and compares moments in milliseconds.
+/// not released, and compares moments in milliseconds.
 #[test]
 fn after_any_history_the_guard_allows_exactly_what_keeps_a_window_of_distance() {
     const WEEK_MS: i64 = 7 * DAY_MS;
