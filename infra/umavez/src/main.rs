@@ -16,7 +16,7 @@ use umavez::cargo_variables;
 const PROGRAM: &str = "umavez-local";
 /// The program of `simulate`, beside this one.
 const SIMULATOR: &str = "umavez-simulator";
-/// Tells the program that the functions are built.
+/// The variable that the program finds set if the functions are built.
 const BUILT: &str = "UMAVEZ_BUILT";
 /// Options whose value is a word of its own.
 const OPTIONS_WITH_VALUES: &[&str] = &["--port", "--data", "--concurrency", "--parameter", "--table"];
@@ -121,7 +121,7 @@ fn build(root: &Path, directory: &Path, program: &Path, parts: Parts) -> Result<
     if !is_first && parts != Parts::Stack {
         command.arg("--quiet");
     }
-    // Binaries go beside this program, wherever cargo was told to put it.
+    // The binaries go beside this program, also if its target folder is not the default one.
     if let Some(target) = directory.parent() {
         command.arg("--target-dir").arg(target);
     }

@@ -1,9 +1,8 @@
-//! `cargo run -- demo`: plays `infra/demo.yaml` on a stack of its own, and fails if anything does
-//! not add up.
+//! `cargo run -- demo`: plays `infra/demo.yaml` on its own stack, and fails if a number of the
+//! ledger is not the expected one.
 //!
-//! The script is data: requests, things that go wrong, and what must come out. This file knows none
-//! of its words. Each line of the ledger is a number that was counted, and what it is the number
-//! of.
+//! The script is data: requests, faults, and the expected results. This file contains no step of
+//! the script. Each line of the ledger is a count, and a text that says what was counted.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
