@@ -644,7 +644,7 @@ mod tests {
     }
 
     #[test]
-    fn a_shard_is_looked_for_after_it_was_handed_over_and_each_time_later() {
+    fn recovery_checks_an_enqueued_shard_later_after_each_recovery() {
         let now = Timestamp::from_seconds(1_000_000);
         let mut shard = ShardRow::new(&MailingId::of("a.csv", 0), 7, EntryCounts::default());
         assert!(!shard.begun && shard.work.wake.is_none());

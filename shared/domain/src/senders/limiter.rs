@@ -413,7 +413,7 @@ mod tests {
     }
 
     #[test]
-    fn a_slot_that_no_grant_can_have_taken_holds_nobody_up() {
+    fn a_slot_that_no_grant_can_have_taken_delays_no_sender() {
         let at = |ahead_ms: i64, limit: Limit| take(bucket(1_000_000 + ahead_ms), limit, 500);
         assert_eq!(at(60_000, Limit::BOT), Err(NOW_US + 59_500_000));
         assert_eq!(at(7 * 86_400_000, Limit::BOT), Ok(NOW_US));

@@ -319,7 +319,7 @@ mod tests {
                 }
                 match decision {
                     InsertDecision::Read(id) => stored.read = Some(table.entry(&id)),
-                    InsertDecision::Look => stored = table.met(&asked),
+                    InsertDecision::Look => stored = table.rows_for(&asked),
                     InsertDecision::Done(outcome) => break outcome,
                     InsertDecision::Write { changes, outcome } => {
                         if table.make(&changes).is_ok() {
@@ -329,7 +329,7 @@ mod tests {
                             writes -= 1;
                             break outcome;
                         }
-                        stored = table.met(&asked);
+                        stored = table.rows_for(&asked);
                     }
                     InsertDecision::Refused(errors) => panic!("{errors:?}"),
                 }
