@@ -12,7 +12,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
 use umavez_local::local_parameters::with_local;
-use umavez_local::{Options, Stack, binaries, secrets};
+use umavez_local::{Options, Stack, StackError, binaries, secrets};
 
 use super::start::FIRST_KEY;
 use super::{CliError, clock, keys, read_file};
@@ -133,8 +133,9 @@ fn once() -> usize {
 
 pub async fn run(json: bool) -> Result<(), CliError> {
     let root = binaries::workspace_root();
-    let script = read_file(&root.join("infra/demo.yaml"))?;
-    let steps: Vec<Step> = serde_yaml_ng::from_str(&script).map_err(|error| CliError::Failed(error.to_string()))?;
+    let file = root.join("infra/demo.yaml");
+    let steps: Vec<Step> =
+        serde_yaml_ng::from_str(&read_file(&file)?).map_err(|error| StackError::unreadable(&file, error))?;
     binaries::build(false).await?;
     let options = Options {
         parameters: with_local(steps.iter().flat_map(|step| step.parameters.clone()).collect())?,
