@@ -291,7 +291,7 @@ fn a_charge_joins_once_and_a_start_joins_nothing() {
 }
 
 #[test]
-fn downsells_that_are_at_rest_or_not_for_the_trigger_are_passed_over() {
+fn downsells_that_are_inactive_or_not_for_the_trigger_are_skipped() {
     let downsells = [
         downsell(1, &json!({"active": false})),
         downsell(2, &json!({"after_start": false})),

@@ -325,7 +325,7 @@ fn a_cancel_during_an_attempt_is_the_reason_only_if_the_attempt_was_not_sent() {
 }
 
 #[test]
-fn a_person_can_say_what_became_of_an_unknown_offer_and_of_no_other() {
+fn a_person_can_declare_the_outcome_of_an_unknown_offer_and_of_no_other() {
     let sent_row = unknown().declared(true, minutes(9), KEEP_DAYS).expect("it is unknown");
     assert_eq!(
         (sent_row.status, sent_row.delivery.sent_at, sent_row.unknown),
