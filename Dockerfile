@@ -1,6 +1,7 @@
 # The local stack in a container: the whole product, without an AWS account.
-#   docker build -t umavez . && docker run --rm --network host umavez
-# Ports listen on loopback only, so the container shares the network of the host.
+#   docker build -t umavez .
+#   docker run --rm --network host -v umavez:/umavez/.umavez umavez
+# The stack listens on loopback only, so the container shares the network of the host.
 FROM rust:1.95-bookworm AS build
 WORKDIR /umavez
 COPY . .

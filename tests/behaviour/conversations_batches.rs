@@ -173,7 +173,7 @@ async fn expiries(world: &World) -> Vec<i64> {
 }
 
 #[tokio::test]
-async fn messages_that_nobody_has_answered_are_kept_beyond_their_retention() {
+async fn unanswered_messages_are_kept_beyond_their_retention() {
     for (is_held, sent) in [(true, 1), (false, 2)] {
         play_with(sending(sent).parameter("MessageRetentionDays", "31"), async |world| {
             instance(world, "telegram", &json!({"responder_attempts": 1})).await;

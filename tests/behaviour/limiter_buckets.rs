@@ -147,7 +147,7 @@ async fn a_lost_reply_costs_a_slot_and_never_gives_one_twice() {
 }
 
 #[tokio::test]
-async fn a_slot_of_the_sender_is_given_back_if_another_message_takes_that_of_the_address() {
+async fn a_slot_of_the_sender_is_released_if_another_message_takes_that_of_the_address() {
     play_with(probe(), async |world| {
         let limiter = limiter(world);
         let group = Limit::per(1, 60_000);

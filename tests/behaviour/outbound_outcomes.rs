@@ -68,7 +68,7 @@ async fn a_deactivated_user_is_suppressed_for_all_bots() {
 }
 
 #[tokio::test]
-async fn a_group_that_forbids_the_bot_to_write_ends_the_message_and_suppresses_nobody() {
+async fn a_group_that_forbids_the_bot_to_write_ends_the_message_and_is_not_suppressed() {
     play_with(Setup::default().expecting(Expected { sent: 1, ..Expected::default() }), async |world| {
         let forbidden = json!({"ok": false, "error_code": 400, "description": "Bad Request: CHAT_WRITE_FORBIDDEN"});
         answer_with(world, "telegram", 400, forbidden).await;
@@ -195,8 +195,8 @@ async fn a_lost_answer_leaves_a_message_unknown_after_one_call_with_its_intent_h
             let listed = world.get("/outbound/unknown").await.body;
             assert_eq!(listed["messages"][0]["message_id"], id.as_str());
             let canceled = order(world, &id, "cancel").await.body;
-            let truth = json!([canceled["canceled"], canceled["in_flight"], canceled["already_sent"]]);
-            assert_eq!(truth, json!([false, true, false]));
+            let answer = json!([canceled["canceled"], canceled["in_flight"], canceled["already_sent"]]);
+            assert_eq!(answer, json!([false, true, false]));
         })
         .await;
     }
@@ -490,15 +490,15 @@ async fn a_cancel_gets_a_true_answer_in_every_state() {
         let later = json!({"send_at": world.now().plus_ms(3_600_000).to_string()});
         let id = accept(world, "a", &with(with(telegram("Oi"), intent()), later)).await;
         world.drain().await;
-        let truth = |answer: Answer| {
+        let facts = |answer: Answer| {
             let body = answer.body;
             (body["status"].clone(), body["canceled"] == true, body["in_flight"] == true, body["already_sent"] == true)
         };
-        assert_eq!(truth(order(world, &id, "cancel").await), (json!("CANCELED"), true, false, false));
-        assert_eq!(truth(order(world, &id, "cancel").await), (json!("CANCELED"), true, false, false));
+        assert_eq!(facts(order(world, &id, "cancel").await), (json!("CANCELED"), true, false, false));
+        assert_eq!(facts(order(world, &id, "cancel").await), (json!("CANCELED"), true, false, false));
         let other = accept(world, "b", &with(telegram("Oi"), intent())).await;
         world.drain().await;
-        assert_eq!(truth(order(world, &other, "cancel").await), (json!("SENT"), false, false, true));
+        assert_eq!(facts(order(world, &other, "cancel").await), (json!("SENT"), false, false, true));
         world.tick("OutboundSweep").await;
         world.advance(Duration::from_secs(3_700)).await;
         assert_eq!(order(world, &format!("msg_{}", "0".repeat(32)), "cancel").await.status, 404);
@@ -527,8 +527,8 @@ async fn a_cancel_during_an_attempt_prevents_every_later_attempt() {
         let row = claimed(world, &messages, &id).await;
         for _ in 0..2 {
             let canceled = order(world, &id, "cancel").await.body;
-            let truth = json!([canceled["status"], canceled["canceled"], canceled["in_flight"]]);
-            assert_eq!(truth, json!(["SENDING", false, true]));
+            let answer = json!([canceled["status"], canceled["canceled"], canceled["in_flight"]]);
+            assert_eq!(answer, json!(["SENDING", false, true]));
         }
         let again =
             Verdict::Again { why: Again::Throttled, code: "throttled", not_before: world.now().plus_ms(600_000) };
@@ -632,8 +632,8 @@ async fn a_message_that_may_have_been_sent_stays_unknown_after_a_later_failed_at
         assert_eq!(order(world, &id, "resend").await.status, 202);
         let canceled = order(world, &id, "cancel").await.body;
         assert_eq!(canceled["status"], "UNKNOWN", "{canceled}");
-        let truth = json!([canceled["canceled"], canceled["in_flight"], canceled["already_sent"]]);
-        assert_eq!(truth, json!([false, true, false]));
+        let answer = json!([canceled["canceled"], canceled["in_flight"], canceled["already_sent"]]);
+        assert_eq!(answer, json!([false, true, false]));
         world.drain().await;
         assert_eq!(world.get("/outbound/unknown").await.body["messages"][0]["message_id"], id.as_str());
     })

@@ -1,8 +1,9 @@
 //! The crash-point suite. It runs every scenario once without faults, and then once for every call
-//! that the scenario made and the faults that can hit that call. In the default run a write is
-//! killed after it and struck by one other fault in turn; in the long mode every call is struck
-//! by every fault. At the end of each run it audits the invariants
-//! from the tables, the queues and the answers to clients.
+//! that the scenario made and the faults that can hit that call. In the default run, each write
+//! gets two runs: one in which the process is killed after the write, and one with another fault, a
+//! different one from write to write. About a third of the reads get a fault. In the long mode,
+//! every call gets every fault. At the end of each run, the suite audits the invariants from the
+//! tables, the queues and the answers to clients.
 //!
 //! ```text
 //! # the default run, part of the tests

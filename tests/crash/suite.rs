@@ -215,12 +215,12 @@ async fn baseline(scenario: &Scenario, setup: Setup) -> Outcome {
     run(scenario, setup, &[]).await
 }
 
-/// How many reads there are for each one that the default run strikes.
+/// The default run strikes one of this many reads.
 const READS: usize = 3;
 
-/// Returns the faults of a run. With `every_way` these are all faults at all calls. Otherwise every
-/// write is struck by a kill after it and by one of its other faults in turn, and one in
-/// [`READS`] reads by one of its faults: the simulator plays the others, which need no process.
+/// Returns the faults of a run. With `every_way` these are all faults at all calls. Otherwise
+/// each write gets a kill after it and one of its other faults, a different one from write to
+/// write, and one in [`READS`] reads gets one of its faults. The simulator covers the rest.
 fn strikes(scenario: &Scenario, points: &[Point], every_way: bool) -> Vec<Strike> {
     let points = points.iter().filter(|point| (scenario.strikes)(point));
     let of = |(nth, point): (usize, &Point)| {

@@ -5,6 +5,7 @@ mod docs;
 mod mechanisms;
 mod telemetry;
 mod variables;
+mod words;
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -53,19 +54,24 @@ fn routes() -> Vec<(&'static str, &'static [Route])> {
 }
 
 fn sources(below: &str) -> Vec<(PathBuf, String)> {
-    fn walk(directory: &Path, into: &mut Vec<(PathBuf, String)>) {
+    files(below, &["rs"])
+}
+
+/// Returns the files with one of these extensions in a folder and the folders below it.
+fn files(below: &str, extensions: &[&str]) -> Vec<(PathBuf, String)> {
+    fn walk(directory: &Path, extensions: &[&str], into: &mut Vec<(PathBuf, String)>) {
         for entry in fs::read_dir(directory).expect("a directory").flatten() {
             let path = entry.path();
             if path.is_dir() {
-                walk(&path, into);
-            } else if path.extension().is_some_and(|extension| extension == "rs") {
+                walk(&path, extensions, into);
+            } else if path.extension().is_some_and(|found| extensions.iter().any(|extension| found == *extension)) {
                 let text = fs::read_to_string(&path).expect("a source");
                 into.push((path, text));
             }
         }
     }
     let mut found = Vec::new();
-    walk(&workspace_root().join(below), &mut found);
+    walk(&workspace_root().join(below), extensions, &mut found);
     found
 }
 

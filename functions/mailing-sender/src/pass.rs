@@ -426,7 +426,7 @@ async fn keep_lease(
     }
 }
 
-/// Completes the mailing if nothing of it is left to do.
+/// Completes the mailing if all of its shards are finished.
 async fn complete(deps: &Deps, invocation: &Invocation, id: &MailingId) -> Result<(), StoreError> {
     let Some((found, ended)) = deps.mailings.complete(invocation, id).await? else { return Ok(()) };
     let (mailing_id, request_id) = (id.as_str(), &invocation.request_id);

@@ -94,7 +94,7 @@ pub async fn verify_by_secret(
     Ok(verify(&secrets))
 }
 
-/// Logs a request that did not prove its origin. `known` tells whether its source exists.
+/// Logs a request that did not prove its origin. `known` is whether its source exists.
 pub fn log_refused(invocation: &Invocation, channel: &'static str, known: bool) {
     tracing::warn!(event = Event::WebhookRefused.as_str(), channel, known, request_id = invocation.request_id);
     metrics::counter!(Metric::WebhooksRefused.as_str(), "Channel" => channel).increment(1);

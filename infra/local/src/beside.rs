@@ -118,8 +118,8 @@ impl Beside {
         theirs.filter(|_| self.0.settings.answers).or(Some(ours))
     }
 
-    /// Keeps the calls of others out. Whoever holds this may change the emulator's tables directly,
-    /// and then has to call [`Self::repeat`].
+    /// Locks out other calls while the caller holds the returned guard. The caller may then change
+    /// the emulator's tables directly, and must repeat each change with [`Self::repeat`].
     pub async fn order(&self) -> MutexGuard<'_, ()> {
         self.0.order.lock().await
     }

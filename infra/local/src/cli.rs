@@ -156,6 +156,5 @@ pub async fn run(arguments: Arguments) -> Result<(), CliError> {
 
 /// Reads a file. The error names the file.
 fn read_file(path: &Path) -> Result<String, CliError> {
-    std::fs::read_to_string(path)
-        .map_err(|error| CliError::Failed(format!("{} cannot be read: {error}", path.display())))
+    Ok(std::fs::read_to_string(path).map_err(|error| StackError::unreadable(path, error))?)
 }

@@ -96,7 +96,7 @@ mod tests {
         tokio::task::yield_now().await;
         assert!(futures::poll!(&mut waiting).is_pending());
         clock.reset();
-        waiting.await.expect("told");
+        waiting.await.expect("woken by the reset");
         assert_eq!(clock.offset_ms(), 0);
     }
 }

@@ -271,12 +271,12 @@ impl Front {
             return (StatusCode::BAD_GATEWAY.into_response(), Units::default());
         };
         let units = units(&call.operation, &request, &body);
-        let mut told: Value = serde_json::from_slice(&body).unwrap_or(Value::Null);
-        let Some(responses) = told["Responses"].as_array_mut() else { return (answer(status, headers, body), units) };
+        let mut result: Value = serde_json::from_slice(&body).unwrap_or(Value::Null);
+        let Some(responses) = result["Responses"].as_array_mut() else { return (answer(status, headers, body), units) };
         responses.extend(throttled);
         // The checksum is of the emulator's body.
         headers.remove("x-amz-crc32");
-        (answer(status, headers, Bytes::from(told.to_string())), units)
+        (answer(status, headers, Bytes::from(result.to_string())), units)
     }
 
     /// Sends the request to the emulator, unless AWS would reject it and the emulator would not.

@@ -32,6 +32,9 @@ pub mod stack;
 pub mod state;
 pub mod template;
 
+use std::fmt::Display;
+use std::path::Path;
+
 pub use stack::{Options, Stack};
 
 /// Why the stack cannot start or continue. The text is for the user of the command line.
@@ -63,4 +66,16 @@ pub enum StackError {
     Restless { seconds: u64, what: String },
     #[error(transparent)]
     Io(#[from] std::io::Error),
+}
+
+impl StackError {
+    /// The error for a file that cannot be read. It names the file; most causes alone do not.
+    pub fn unreadable(file: &Path, cause: impl Display) -> Self {
+        Self::State(format!("{} cannot be read: {cause}", file.display()))
+    }
+
+    /// The error for a directory that cannot be created or written.
+    pub fn unusable(directory: &Path, cause: impl Display) -> Self {
+        Self::State(format!("{} cannot be used: {cause}", directory.display()))
+    }
 }

@@ -9,8 +9,10 @@ use crate::binaries::workspace_root;
 
 /// Returns the local values, overridden by those that the caller gave.
 pub fn with_local(given: BTreeMap<String, String>) -> Result<BTreeMap<String, String>, StackError> {
-    let text = fs::read(workspace_root().join("infra/local-parameters.json"))?;
-    let mut parameters: BTreeMap<String, String> = serde_json::from_slice(&text).map_err(std::io::Error::from)?;
+    let file = workspace_root().join("infra/local-parameters.json");
+    let text = fs::read(&file).map_err(|error| StackError::unreadable(&file, error))?;
+    let mut parameters: BTreeMap<String, String> =
+        serde_json::from_slice(&text).map_err(|error| StackError::unreadable(&file, error))?;
     parameters.extend(given);
     Ok(parameters)
 }

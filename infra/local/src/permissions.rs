@@ -173,7 +173,7 @@ impl Role {
                 continue;
             }
             for action in &statement.actions {
-                // With a wildcard, the stack could not tell which of the actions are used.
+                // With a wildcard, the stack could not know which of the actions are used.
                 if action.contains(['*', '?']) {
                     return Err(format!("the local stack does not know grants of many actions: {action}"));
                 }

@@ -93,7 +93,8 @@ impl S3 {
         let path = directory.unwrap_or_else(|| std::env::temp_dir().join(format!("umavez-s3-{}", random_uuid())));
         let directory = Directory { path, temporary };
         for bucket in buckets {
-            std::fs::create_dir_all(directory.path.join(&bucket.name))?;
+            let path = directory.path.join(&bucket.name);
+            std::fs::create_dir_all(&path).map_err(|error| StackError::unusable(&path, error))?;
         }
         let emulator = if buckets.is_empty() { None } else { Some(access::emulator(&directory.path)?) };
         let (conditional, sequence) = (Mutex::default(), AtomicU64::default());

@@ -214,12 +214,11 @@ fn text_of(value: &Value) -> String {
 fn load<T: for<'a> Deserialize<'a>>(file: &Path) -> Result<Option<T>, StackError> {
     let text = match fs::read_to_string(file) {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
-        read => read?,
+        read => read.map_err(|error| StackError::unreadable(file, error))?,
     };
     // The error gives the line but not its content, which may be secret.
     let unreadable = |error: serde_json::Error| {
-        let (file, line) = (file.display(), error.line());
-        StackError::State(format!("{file} cannot be read: line {line} is not what is expected there"))
+        StackError::unreadable(file, format!("line {} is not what is expected there", error.line()))
     };
     serde_json::from_str(&text).map(Some).map_err(unreadable)
 }

@@ -30,7 +30,7 @@ pub struct StateDirectory {
 
 impl StateDirectory {
     pub fn open(path: &Path) -> Result<Self, StackError> {
-        let unusable = |error| StackError::State(format!("{} cannot be used: {error}", path.display()));
+        let unusable = |error| StackError::unusable(path, error);
         fs::create_dir_all(path).map_err(unusable)?;
         let lock = File::create(path.join("lock")).map_err(unusable)?;
         match lock.try_lock() {
@@ -64,9 +64,9 @@ impl StateDirectory {
         let file = self.path.join("state.json");
         let text = match fs::read_to_string(&file) {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Kept::default()),
-            read => read.map_err(|error| unreadable(&file, &error))?,
+            read => read.map_err(|error| StackError::unreadable(&file, error))?,
         };
-        serde_json::from_str(&text).map_err(|error| unreadable(&file, &error))
+        serde_json::from_str(&text).map_err(|error| StackError::unreadable(&file, error))
     }
 
     /// Writes a temporary file and renames it, so that a killed stack leaves either the old or the
@@ -77,8 +77,4 @@ impl StateDirectory {
         let written = fs::write(&beside, text).and_then(|()| fs::rename(beside, &file));
         written.map_err(|error| StackError::State(format!("{} cannot be written: {error}", file.display())))
     }
-}
-
-fn unreadable(file: &Path, error: &dyn std::fmt::Display) -> StackError {
-    StackError::State(format!("{} cannot be read: {error}", file.display()))
 }

@@ -5,8 +5,8 @@
 //! variants without any switch in the code of the product:
 //!
 //! - a write without its condition, which also removes every fence;
-//! - a transaction whose parts are written one after the other, so that the process may stop between
-//!   them;
+//! - a transaction whose parts are written one after the other, so that the process may stop
+//!   between them;
 //! - a row that waits, but is in no index, so that recovery does not find it;
 //! - an unknown outcome that is queued again.
 

@@ -1,5 +1,5 @@
 //! Lambda: starts instances of the functions, passes events to them, and ends them. An instance has
-//! one invocation at a time, a clock of its own, and dependencies that it keeps between invocations.
+//! one invocation at a time, its own clock, and dependencies that it keeps between invocations.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -116,7 +116,8 @@ impl Lambda {
                 Ok(ended) => ended,
                 Err(_) => {
                     self.net.note(&format!("{name} has no time left"));
-                    // A frozen instance may go on later, although nobody waits for it.
+                    // A frozen instance may go on later, although its caller has stopped
+                    // waiting.
                     if !gate.is_closed() {
                         running.abort();
                     }
@@ -196,8 +197,8 @@ impl Gate {
     }
 }
 
-/// A future that stands still while its gate is closed, whatever wakes it. All timers that ran out
-/// meanwhile fire at once when it goes on.
+/// A future that is not polled while its gate is closed. When the gate opens, all timers that
+/// expired meanwhile fire at once.
 struct Gated {
     gate: Gate,
     inner: LocalBoxFuture<'static, ()>,

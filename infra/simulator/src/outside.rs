@@ -14,8 +14,8 @@ pub enum Outside {
 /// A part of a reply that is too long for one message.
 const PADDING: usize = 3_000;
 
-/// Draws how a responder answers a question: with a reply that repeats the messages, now and then at
-/// length, with silence, or later. Returns the status, the body, and the reply that comes later.
+/// Draws how a responder answers a question: with a reply that repeats the messages, sometimes a
+/// long one, with silence, or later. Returns the status, the body, and the reply that comes later.
 pub fn respond(question: &Value, dice: &mut fastrand::Rng) -> (u16, Value, Option<Outside>) {
     let messages = question["messages"].as_array().into_iter().flatten();
     let lines: Vec<_> = messages.filter_map(|message| message["text"].as_str()).collect();

@@ -1,4 +1,4 @@
-//! One play: a seed, a workload, and what came of it.
+//! One play: a seed, a workload, and the outcome.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
@@ -28,7 +28,7 @@ use crate::workloads::{ROLLING, Workload};
 /// When plays begin: 2026-01-01, 12:34 UTC, in milliseconds since 1970.
 pub const EPOCH_MS: i64 = 1_767_270_840_000;
 
-/// What came of a play.
+/// The outcome of a play.
 #[derive(Debug)]
 pub struct Outcome {
     pub violations: Vec<String>,
@@ -98,7 +98,8 @@ pub fn play(seed: u64, workload: &dyn Workload, profile: Profile) -> Outcome {
         let setting = Rc::new(Setting { model, net: net.clone(), lambda: lambda.clone() });
         Sources { net: net.clone(), lambda }.start(model, &workload.functions());
         let (rough, longest) = (workload.run(setting.clone()), workload.longest_rest());
-        // A play in which all wait for nothing would wait for ever; with a limit it fails.
+        // If every task waits and no timer is set, the play would never end. The time limit makes
+        // it fail.
         let mut violations = match timeout(longest, rough).await {
             Ok(()) => Vec::new(),
             Err(_) => vec!["the clients never end".to_owned()],

@@ -27,7 +27,7 @@ pub struct Profile {
 }
 
 impl Profile {
-    /// A world in which things go wrong often enough that faults meet each other.
+    /// A world with so many faults that several hit the same work.
     pub fn rough() -> Self {
         Self { calls: 8, providers: 25, kills: 6, freezes: 4, deliveries: 8, skew_ms: 2_000, ..Self::default() }
     }

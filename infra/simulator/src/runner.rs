@@ -29,7 +29,7 @@ pub struct Totals {
 }
 
 impl Totals {
-    /// Returns what no play has reached, though some should.
+    /// Returns what at least one play must reach, and none has reached.
     pub fn not_reached(&self, name: &str) -> Vec<&'static str> {
         let wanted = workload(name).map_or(&[][..], |workload| workload.must_reach());
         wanted.iter().copied().filter(|wanted| !self.reached.contains_key(*wanted)).collect()

@@ -73,7 +73,7 @@ pub fn workload(name: &str) -> Option<Box<dyn Workload>> {
 const TELEGRAM_SECRET: &str = "local-telegram-secret";
 
 /// Returns how long a client waits before its next step: half of the time almost nothing, so that
-/// clients meet.
+/// requests conflict.
 fn pause(draw: &mut fastrand::Rng, longest_ms: u64) -> Duration {
     Duration::from_millis(if draw.bool() { draw.u64(1..60) } else { draw.u64(1..longest_ms) })
 }

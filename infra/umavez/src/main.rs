@@ -1,9 +1,9 @@
 //! `cargo run`: builds the local stack and the functions with one call of cargo, and then becomes
 //! the local stack's program (`umavez-local`).
 //!
-//! This program has no dependencies, so cargo compiles it within a second, and the person who typed
-//! `cargo run` reads at once what takes the time. Where there are no sources (a release archive, a
-//! container), it builds nothing.
+//! This program has no dependencies, so cargo compiles it within a second, and it can print at once
+//! what is built and how long that takes. If the sources are gone, it builds nothing. The container
+//! of the `Dockerfile` does not use it: it starts `umavez-local` directly.
 
 use std::ffi::OsString;
 use std::os::unix::process::CommandExt;
@@ -16,7 +16,7 @@ use umavez::cargo_variables;
 const PROGRAM: &str = "umavez-local";
 /// The program of `simulate`, beside this one.
 const SIMULATOR: &str = "umavez-simulator";
-/// Tells the program that the functions are built.
+/// The variable that the program finds set if the functions are built.
 const BUILT: &str = "UMAVEZ_BUILT";
 /// Options whose value is a word of its own.
 const OPTIONS_WITH_VALUES: &[&str] = &["--port", "--data", "--concurrency", "--parameter", "--table"];
@@ -35,9 +35,9 @@ fn main() -> ExitCode {
 fn run(arguments: &[OsString]) -> Result<std::convert::Infallible, String> {
     let this = std::env::current_exe().map_err(|error| format!("cannot find this program: {error}"))?;
     let directory = this.parent().unwrap_or(Path::new(".")).to_owned();
-    let (name, arguments) = match arguments.split_first() {
-        Some((word, rest)) if word == "simulate" => (SIMULATOR, rest),
-        _ => (PROGRAM, arguments),
+    let (name, arguments) = match of_simulate(arguments) {
+        Some(rest) => (SIMULATOR, rest),
+        None => (PROGRAM, arguments),
     };
     let program = directory.join(name);
     if let Some(root) = sources() {
@@ -83,30 +83,58 @@ impl Parts {
             Self::Simulator => &["--package", SIMULATOR],
         }
     }
+
+    /// What the first build prints that it builds.
+    fn description(self) -> &'static str {
+        match self {
+            Self::Stack => "the local stack and the functions; this takes about five minutes on two cores, once",
+            Self::Commands => "the local stack; this takes some minutes, once",
+            Self::Simulator => "the simulator; this takes some minutes, once",
+        }
+    }
+}
+
+/// Returns the words that are not values of options, with their places.
+fn words(arguments: &[OsString]) -> Vec<(usize, String)> {
+    let mut found: Vec<(usize, String)> = Vec::new();
+    for (place, word) in arguments.iter().enumerate() {
+        let is_value = found
+            .last()
+            .is_some_and(|(before, option)| before + 1 == place && OPTIONS_WITH_VALUES.contains(&option.as_str()));
+        if !is_value {
+            found.push((place, word.to_string_lossy().into_owned()));
+        }
+    }
+    found
+}
+
+/// Returns the command and its place. `None` if there is none.
+fn command(arguments: &[OsString]) -> Option<(usize, String)> {
+    words(arguments).into_iter().find(|(_, word)| !word.starts_with('-'))
+}
+
+/// Returns whether one of the words asks for help or the version.
+fn asks_for_help(arguments: &[OsString]) -> bool {
+    words(arguments).iter().any(|(_, word)| matches!(word.as_str(), "--help" | "-h" | "--version" | "-V" | "help"))
+}
+
+/// Returns the arguments after `simulate`, if that is the command.
+fn of_simulate(arguments: &[OsString]) -> Option<&[OsString]> {
+    let (place, word) = command(arguments)?;
+    let is_simulate = word == "simulate" && !asks_for_help(&arguments[..place]);
+    is_simulate.then(|| &arguments[place + 1..])
 }
 
 /// Returns whether the command starts a stack. All others only talk to one that runs.
 fn needs_functions(arguments: &[OsString]) -> bool {
-    let mut words = arguments.iter().map(|word| word.to_string_lossy());
-    let mut command = None;
-    while let Some(word) = words.next() {
-        if matches!(&*word, "--help" | "-h" | "--version" | "-V" | "help") {
-            return false;
-        }
-        if OPTIONS_WITH_VALUES.contains(&&*word) {
-            words.next();
-        } else if !word.starts_with('-') && command.is_none() {
-            command = Some(word);
-        }
-    }
-    command.is_none_or(|command| command == "start" || command == "demo")
+    let starts = |(_, command): (usize, String)| command == "start" || command == "demo";
+    !asks_for_help(arguments) && command(arguments).is_none_or(starts)
 }
 
 fn build(root: &Path, directory: &Path, program: &Path, parts: Parts) -> Result<(), String> {
     let is_first = !program.is_file();
     if is_first {
-        let what = if parts == Parts::Simulator { "the simulator" } else { "the local stack and the functions" };
-        eprintln!("umavez: building {what}; this takes about five minutes on two cores, once");
+        eprintln!("umavez: building {}", parts.description());
     } else if parts == Parts::Stack {
         eprintln!("umavez: building what has changed");
     }
@@ -121,7 +149,7 @@ fn build(root: &Path, directory: &Path, program: &Path, parts: Parts) -> Result<
     if !is_first && parts != Parts::Stack {
         command.arg("--quiet");
     }
-    // Binaries go beside this program, wherever cargo was told to put it.
+    // The binaries go beside this program, also if its target folder is not the default one.
     if let Some(target) = directory.parent() {
         command.arg("--target-dir").arg(target);
     }
@@ -144,6 +172,22 @@ mod tests {
         }
         for words in ["sent --wait", "--port 3100 clock", "keys --table T list", "--help", "--version", "demo --help"] {
             assert!(!needs(words), "{words}");
+        }
+    }
+
+    #[test]
+    fn simulate_is_found_after_options_and_gets_the_arguments_after_it() {
+        let after = |words: &str| {
+            let arguments: Vec<_> = words.split_whitespace().map(OsString::from).collect();
+            of_simulate(&arguments).map(<[OsString]>::to_vec)
+        };
+        assert_eq!(after("simulate"), Some(Vec::new()));
+        for words in ["simulate --seed 1", "--port 3100 simulate --seed 1", "--json simulate --seed 1"] {
+            assert_eq!(after(words), Some(vec!["--seed".into(), "1".into()]), "{words}");
+        }
+        assert_eq!(after("simulate --help"), Some(vec!["--help".into()]));
+        for words in ["", "start", "--data simulate", "--help simulate", "help simulate", "explain simulate"] {
+            assert_eq!(after(words), None, "{words}");
         }
     }
 }

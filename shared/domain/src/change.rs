@@ -10,7 +10,8 @@ use serde_json::Value;
 
 use crate::keys::Key;
 
-/// A row that is changed as a whole: read, decided on, and written if nobody has changed it since.
+/// A row that is changed as a whole: read, decided on, and written if it has not changed since it
+/// was read.
 pub trait Row: Clone + Serialize + DeserializeOwned {
     fn key(&self) -> Key;
     /// The condition on the stored row for committing a change of this one.
@@ -22,7 +23,7 @@ pub trait Row: Clone + Serialize + DeserializeOwned {
 pub enum Fence {
     /// The row does not exist yet.
     Absent,
-    /// Nobody has changed the row since it was read.
+    /// The row has not changed since it was read.
     Version(u64),
     /// These attributes are as they were read. Null stands for an absent attribute.
     Same(Vec<(String, Value)>),

@@ -242,9 +242,9 @@ mod tests {
         fields.text("name");
         fields.text("absent");
         let errors = fields.finish(id).expect_err("refused");
-        let told: Vec<_> = errors.iter().map(|e| (e.field.as_str(), e.code)).collect();
+        let found: Vec<_> = errors.iter().map(|e| (e.field.as_str(), e.code)).collect();
         assert_eq!(
-            told,
+            found,
             [
                 ("id", FieldProblem::WrongType),
                 ("when", FieldProblem::Malformed),
@@ -275,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_inside_is_told_by_its_path() {
+    fn the_error_for_a_nested_field_has_its_path() {
         let body = json!({"source": {"flag": 1, "note": "x", "more": 2}, "none": null});
         let mut fields = Fields::of(object(&body));
         assert!(fields.is_null("none") && !fields.is_null("source"));
@@ -286,8 +286,8 @@ mod tests {
             source.optional_bool("flag")
         });
         let errors = fields.finish(read).expect_err("refused");
-        let told: Vec<_> = errors.iter().map(|e| (e.field.as_str(), e.code)).collect();
-        assert_eq!(told, [("source.flag", FieldProblem::WrongType), ("source.more", FieldProblem::Unknown)]);
+        let found: Vec<_> = errors.iter().map(|e| (e.field.as_str(), e.code)).collect();
+        assert_eq!(found, [("source.flag", FieldProblem::WrongType), ("source.more", FieldProblem::Unknown)]);
     }
 
     #[test]

@@ -167,7 +167,7 @@ pub fn rate_of_chat(channel: &str, sender: &str, to: &str) -> Key {
     Key { pk: format!("RATE#{channel}#{sender}#{}", short_hash(to)), sk: "CHAT".to_owned() }
 }
 
-/// Returns the hash that stands for a foreign or personal text.
+/// Returns the hash that a key contains instead of a foreign or personal text.
 pub(crate) fn short_hash(text: &str) -> String {
     hex::encode(&Sha256::digest(text.as_bytes())[..16])
 }

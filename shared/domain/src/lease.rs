@@ -22,8 +22,8 @@ pub struct Lease {
 }
 
 impl Lease {
-    /// The lease of the next turn, if nobody holds the lease of the row. `Err` contains the time
-    /// until which somebody does.
+    /// The lease of the next turn, if the row's current lease is over. `Err` contains the end of
+    /// the current lease.
     pub fn taken(current: Option<&Self>, owner: &str, now: Timestamp, for_ms: i64) -> Result<Self, Timestamp> {
         match current {
             Some(current) if !current.is_over(now) => Err(current.until()),

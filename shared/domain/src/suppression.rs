@@ -246,11 +246,11 @@ mod tests {
     #[test]
     fn who_blocks_one_bot_has_blocked_that_bot() {
         let at = Timestamp::from_seconds(0);
-        let met =
+        let suppressed =
             |channel, reason| SuppressionRow::new(channel, "7", reason, source::PROVIDER, None, at).seen_by("loja");
-        assert_eq!(met(Channel::Telegram, code::BOT_BLOCKED).senders, ["loja"]);
-        assert!(met(Channel::Telegram, code::USER_DEACTIVATED).senders.is_empty(), "there is nobody any more");
-        assert!(met(Channel::Email, reason::HARD_BOUNCE).senders.is_empty());
+        assert_eq!(suppressed(Channel::Telegram, code::BOT_BLOCKED).senders, ["loja"]);
+        assert!(suppressed(Channel::Telegram, code::USER_DEACTIVATED).senders.is_empty(), "no bot can reach the user");
+        assert!(suppressed(Channel::Email, reason::HARD_BOUNCE).senders.is_empty());
     }
 
     #[test]

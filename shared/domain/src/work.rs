@@ -104,7 +104,7 @@ impl Work {
         self.recoveries += 1;
     }
 
-    /// Nobody has enqueued the work since the row was read.
+    /// The work has not been enqueued since the row was read.
     pub fn fence(&self) -> Fence {
         #[derive(Serialize)]
         struct HandedOver {
@@ -120,7 +120,7 @@ impl Work {
     }
 
     /// Returns when the row is checked, if it waits for `wake`.
-    pub fn looked_for_at(&self, wake: Wake, id: &str) -> Option<Timestamp> {
+    pub fn wakes_at(&self, wake: Wake, id: &str) -> Option<Timestamp> {
         let waits_for_it = self.wake.as_deref() == Some(keys::wake(wake, keys::wake_shard(id)).as_str());
         self.wake_at.as_deref().filter(|_| waits_for_it).and_then(keys::time_of)
     }
@@ -128,8 +128,8 @@ impl Work {
     /// Postpones the check by recovery, because the queue hides the work until `until`. `None` if
     /// the check already comes late enough, or if the row waits for something else.
     pub fn postponed(&self, id: &str, until: Timestamp, now: Timestamp) -> Option<Self> {
-        let looked_for = self.looked_for_at(Wake::Check, id)?;
-        let is_soon = looked_for.millis() <= until.millis() + CHECK_AFTER_MS / 2;
+        let check_at = self.wakes_at(Wake::Check, id)?;
+        let is_soon = check_at.millis() <= until.millis() + CHECK_AFTER_MS / 2;
         let mut next = self.clone();
         next.wait_until(Wake::Check, id, until.max(now).plus_ms(CHECK_AFTER_MS));
         is_soon.then_some(next)
@@ -154,31 +154,31 @@ mod tests {
     }
 
     #[test]
-    fn work_that_is_handed_over_is_looked_for_later_after_each_recovery() {
+    fn recovery_checks_enqueued_work_later_after_each_recovery() {
         let mut work = handed_over();
         assert_eq!((work.emits, work.emit.as_ref().map(|emit| emit.seq)), (1, Some(1)));
-        assert_eq!(work.looked_for_at(Wake::Check, "a"), Some(NOW.plus_ms(600_000)));
+        assert_eq!(work.wakes_at(Wake::Check, "a"), Some(NOW.plus_ms(600_000)));
         work.recovered();
         work.hand_over("a", None, NOW, emit);
-        assert_eq!((work.emits, work.looked_for_at(Wake::Check, "a")), (2, Some(NOW.plus_ms(1_200_000))));
+        assert_eq!((work.emits, work.wakes_at(Wake::Check, "a")), (2, Some(NOW.plus_ms(1_200_000))));
         assert_eq!(check_after_ms(99), check_after_ms(6));
     }
 
     #[test]
-    fn work_that_is_taken_on_wakes_nobody_and_is_looked_for_at_its_deadline() {
+    fn work_of_a_worker_emits_nothing_and_is_checked_at_its_deadline() {
         let mut work = handed_over();
         work.taken_on("a", NOW.plus_ms(30_000));
-        assert_eq!((&work.emit, work.looked_for_at(Wake::Check, "a")), (&None, Some(NOW.plus_ms(30_000))));
+        assert_eq!((&work.emit, work.wakes_at(Wake::Check, "a")), (&None, Some(NOW.plus_ms(30_000))));
         work.rest();
         assert_eq!((work.wake, work.wake_at, work.emits), (None, None, 1));
     }
 
     #[test]
-    fn only_what_recovery_would_look_for_too_soon_is_postponed() {
+    fn only_a_check_that_would_come_too_soon_is_postponed() {
         let work = handed_over();
         let until = NOW.plus_ms(500_000);
-        let postponed = work.postponed("a", until, NOW).expect("looked for too soon");
-        assert_eq!(postponed.looked_for_at(Wake::Check, "a"), Some(until.plus_ms(600_000)));
+        let postponed = work.postponed("a", until, NOW).expect("the check would come too soon");
+        assert_eq!(postponed.wakes_at(Wake::Check, "a"), Some(until.plus_ms(600_000)));
         assert_eq!(postponed.postponed("a", until, NOW), None);
         let mut due = work;
         due.wait_until(Wake::Due, "a", NOW);
@@ -201,6 +201,6 @@ mod tests {
         let later = soon.plus_ms(1);
         let indexed = scheduled(Some(later));
         assert_eq!((&indexed.emit, &indexed.later), (&None, &emitted(Some(later.millis()))));
-        assert_eq!(indexed.looked_for_at(Wake::Due, "a"), Some(later));
+        assert_eq!(indexed.wakes_at(Wake::Due, "a"), Some(later));
     }
 }

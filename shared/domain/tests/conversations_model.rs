@@ -99,7 +99,8 @@ struct Handed {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 enum Act {
     Tick,
-    Tell(usize),
+    /// A provider delivers a message of the contact.
+    Deliver(usize),
     Store(usize),
     Wake(usize),
     Work(usize),
@@ -114,7 +115,7 @@ enum Act {
     NotSent,
     PersonWrites,
     /// The provider delivers the message that the person wrote.
-    PersonIsTold,
+    DeliverPersons,
     Holds,
     /// The second half of a hold: recalls the reply that is not sent yet.
     CallsBack,
@@ -273,7 +274,7 @@ impl Model for Small {
     type Action = Act;
 
     fn init_states(&self) -> Vec<World> {
-        let told = |left| Producer { read: None, left, sent: None };
+        let producer = |left| Producer { read: None, left, sent: None };
         let second = u8::from(self.messages > 1);
         vec![World {
             now: 0,
@@ -282,7 +283,7 @@ impl Model for Small {
             // Only the world with troubles delivers a message twice, so that the two deliveries
             // race. In the other worlds a second delivery would add nothing: their other events
             // interact with either delivery in the same way.
-            producers: [told(if self.troubles > 0 { 2 } else { 1 }), told(second)],
+            producers: [producer(if self.troubles > 0 { 2 } else { 1 }), producer(second)],
             workers: [Worker::Idle, Worker::Idle],
             batches: BTreeMap::new(),
             replies: Vec::new(),
@@ -300,8 +301,8 @@ impl Model for Small {
     fn actions(&self, world: &World, actions: &mut Vec<Act>) {
         // Towards the end, time passes only while a message is unanswered and no webhook is open:
         // by then, all requests have ended.
-        let told = world.producers.iter().all(|producer| producer.read.is_none());
-        let waits = told && !world.is_answered() && world.now < LAST + PATIENCE;
+        let is_all_stored = world.producers.iter().all(|producer| producer.read.is_none());
+        let waits = is_all_stored && !world.is_answered() && world.now < LAST + PATIENCE;
         if world.now < LAST || waits {
             actions.push(Act::Tick);
         }
@@ -310,7 +311,7 @@ impl Model for Small {
             match producer.read {
                 Some(_) => actions.push(Act::Store(n)),
                 // A provider that redelivers a message does so soon.
-                None if producer.left > 0 && world.now <= LAST_TROUBLE => actions.push(Act::Tell(n)),
+                None if producer.left > 0 && world.now <= LAST_TROUBLE => actions.push(Act::Deliver(n)),
                 None => {}
             }
         }
@@ -357,7 +358,7 @@ impl Model for Small {
             actions.push(Act::PersonWrites);
         }
         if world.written.is_some() && world.now <= LAST_TROUBLE + 1 {
-            actions.push(Act::PersonIsTold);
+            actions.push(Act::DeliverPersons);
         }
     }
 
@@ -366,7 +367,7 @@ impl Model for Small {
         let now = at(world.now);
         match act {
             Act::Tick => world.now += 1,
-            Act::Tell(n) => {
+            Act::Deliver(n) => {
                 world.producers[n].left -= 1;
                 // Only the world with a person uses the provider's times.
                 if self.with_person {
@@ -445,7 +446,7 @@ impl Model for Small {
                 world.persons -= 1;
                 world.written = Some(world.now);
             }
-            Act::PersonIsTold => {
+            Act::DeliverPersons => {
                 let written = world.written.take()?;
                 world.person(written);
             }
@@ -490,7 +491,7 @@ impl Model for Small {
                 };
                 (1..=world.course.answered).all(|number| asked(number) || number <= world.by_person)
             }),
-            Property::always("whatever is unanswered is looked for", |_, world: &World| {
+            Property::always("recovery checks every unanswered conversation", |_, world: &World| {
                 let held = world.course.hold.is_some_and(|hold| hold.by == HeldBy::Operator);
                 world.is_answered() || held || world.course.recovery_check_at(at(world.now), &TIMING).is_some()
             }),
@@ -518,7 +519,7 @@ impl Model for Small {
             Property::sometimes("a person makes a reply needless", |_, world: &World| {
                 world.by_person > 0 && world.handed.iter().any(|message| message.state == State::Canceled)
             }),
-            Property::sometimes("a person's message is told late and answers nothing", |_, world: &World| {
+            Property::sometimes("a person's message is delivered late and answers nothing", |_, world: &World| {
                 world.persons == 0 && world.written.is_none() && world.by_person == 0 && world.course.received > 0
             }),
         ]
@@ -551,8 +552,8 @@ fn nor_does_a_limit_on_what_a_batch_takes() {
 }
 
 #[test]
-fn nor_does_a_person_who_answers_in_between_however_late_it_is_told() {
-    let reached = ["a person makes a reply needless", "a person's message is told late and answers nothing"];
+fn nor_does_a_person_whose_answer_in_between_is_reported_late() {
+    let reached = ["a person makes a reply needless", "a person's message is delivered late and answers nothing"];
     // The worlds above cover the races between two workers.
     check(Small { workers: 1, with_person: true, ..PLAIN }, &reached);
 }

@@ -799,7 +799,7 @@ impl World {
     /// since they were read.
     fn write_charge(&mut self, n: usize) {
         let Some(Webhook::Read { transaction, charges }) = self.webhooks[n].take() else { return };
-        let told = match (&transaction, why(n)) {
+        let change = match (&transaction, why(n)) {
             (known, CancelReason::Paid) => {
                 charges::paid(&charges, &known_or_new(&FIRST, known.as_ref()), &FIRST, self.now())
             }
@@ -807,7 +807,7 @@ impl World {
             (None, _) => unreachable!("the expiry webhook waits until the transaction exists"),
         };
         let as_read = charges.version == self.view.charges.version && transaction == self.view.transaction;
-        self.webhooks[n] = Some(match told {
+        self.webhooks[n] = Some(match change {
             ChargeChange::OtherContact | ChargeChange::Transaction(_) | ChargeChange::TooMany => {
                 unreachable!("there is one contact, and no charge is created here")
             }

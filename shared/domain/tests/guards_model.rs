@@ -241,7 +241,7 @@ impl Model for Guarded {
 }
 
 #[test]
-fn a_guard_keeps_what_stands_in_every_interleaving() {
+fn a_guard_lists_exactly_the_valid_holds_in_every_interleaving() {
     let checked = Guarded::new(Flaw::None).checker().threads(2).spawn_bfs().join();
     checked.assert_properties();
     assert!(checked.unique_state_count() > 10_000, "{} states", checked.unique_state_count());

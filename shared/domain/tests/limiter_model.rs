@@ -1,6 +1,6 @@
 //! Checks the rate limiter in every interleaving of a small world: two processes with clocks of
 //! their own share a bucket of two calls a second. The table stalls, replies are lost, senders
-//! freeze between their slot and their call, a provider answers 429, slots are given back, and one
+//! freeze between their slot and their call, a provider answers 429, slots are released, and one
 //! message has a lower priority. Every decision is made by the product's own functions: [`ask`],
 //! [`Take::apply`](umavez_domain::senders::limiter::Take::apply), [`check`], [`looked`] and
 //! [`SharedClock`].
@@ -36,8 +36,8 @@ enum Flaw {
     UsedLate,
     /// A process trusts its own clock only.
     OwnClock,
-    /// A slot is given back although others may have taken the next ones.
-    GivenBackBlindly,
+    /// A slot is released although others may have taken the next ones.
+    ReleasedBlindly,
     /// A look does not notice that the bucket is parked.
     ParkOverlooked,
     /// A process is frozen between its last check and its call. It is no mistake: no fence can
@@ -52,7 +52,7 @@ struct Faults {
     freeze: bool,
     lost_reply: bool,
     throttled: bool,
-    given_back: bool,
+    released: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -109,7 +109,7 @@ enum Step {
     AskAgain(usize),
     Call(usize),
     Throttled(usize),
-    GiveBack(usize),
+    Release(usize),
     Freeze(usize),
     FreezeAfterCheck(usize),
     Stall,
@@ -230,7 +230,7 @@ impl Limited {
             }
             State::Holding(slot) => {
                 match self.check(world, message, slot) {
-                    Check::Wait(_) if world.left.given_back && world.stalled == 0 => steps.push(Step::GiveBack(number)),
+                    Check::Wait(_) if world.left.released && world.stalled == 0 => steps.push(Step::Release(number)),
                     Check::Wait(_) => {}
                     Check::Look if world.stalled > 0 => {}
                     Check::Look => steps.push(Step::Look(number)),
@@ -277,10 +277,10 @@ impl Limited {
         }
     }
 
-    /// Gives back the slot of a message, if no other write to the row followed its grant.
-    fn give_back(&self, world: &mut World, number: usize) {
+    /// Releases the slot of a message, if no other write to the row followed its grant.
+    fn release(&self, world: &mut World, number: usize) {
         let State::Holding(slot) = world.messages[number].state else { return };
-        if world.writer == Some(number) || self.flaw == Flaw::GivenBackBlindly {
+        if world.writer == Some(number) || self.flaw == Flaw::ReleasedBlindly {
             (world.bucket.free_at_us, world.writer) = (slot.at_us, None);
         }
     }
@@ -345,9 +345,9 @@ impl Model for Limited {
         match step {
             Step::Ask(number) => self.decide(&mut world, number, before.bucket),
             Step::AskAgain(number) => {
-                // The slot is over, and is given back if the table answers.
+                // The slot is over, and is released if the table answers.
                 if world.stalled == 0 {
-                    self.give_back(&mut world, number);
+                    self.release(&mut world, number);
                 }
                 world.messages[number].state = State::Waiting;
             }
@@ -369,9 +369,9 @@ impl Model for Limited {
                 world.bucket.parked_until = time_us / 1_000 + PARKED_MS;
                 (world.writer, world.parked_at, world.left.throttled) = (None, Some(world.tick), false);
             }
-            Step::GiveBack(number) => {
-                self.give_back(&mut world, number);
-                world.left.given_back = false;
+            Step::Release(number) => {
+                self.release(&mut world, number);
+                world.left.released = false;
                 world.messages[number].state = State::Waiting;
             }
             Step::Freeze(number) => {
@@ -441,12 +441,12 @@ fn few(model: Limited) -> Limited {
     Limited { messages: vec![(0, false, 0), (0, false, 0), (1, false, 1), (1, false, 1)], ..model }
 }
 
-const CALM: Faults = Faults { stall: false, freeze: false, lost_reply: false, throttled: false, given_back: false };
+const CALM: Faults = Faults { stall: false, freeze: false, lost_reply: false, throttled: false, released: false };
 const STALLED: Faults = Faults { stall: true, ..CALM };
 const FROZEN: Faults = Faults { freeze: true, ..CALM };
 const LOST_REPLY: Faults = Faults { lost_reply: true, ..CALM };
 const THROTTLED: Faults = Faults { throttled: true, ..CALM };
-const GIVEN_BACK: Faults = Faults { given_back: true, ..CALM };
+const RELEASED: Faults = Faults { released: true, ..CALM };
 
 #[test]
 fn the_limit_holds_in_every_interleaving() {
@@ -455,11 +455,11 @@ fn the_limit_holds_in_every_interleaving() {
         ("a freeze", same_clocks(Flaw::None, FROZEN)),
         ("a lost reply", same_clocks(Flaw::None, LOST_REPLY)),
         ("a 429", same_clocks(Flaw::None, THROTTLED)),
-        ("a slot given back", crowd(Flaw::None, GIVEN_BACK)),
-        ("a clock ahead", different_clocks(Flaw::None, 2, GIVEN_BACK)),
+        ("a released slot", crowd(Flaw::None, RELEASED)),
+        ("a clock ahead", different_clocks(Flaw::None, 2, RELEASED)),
         ("a clock ahead and a 429", different_clocks(Flaw::None, 2, THROTTLED)),
         ("a clock ahead and a freeze", different_clocks(Flaw::None, 2, FROZEN)),
-        ("a clock behind", different_clocks(Flaw::None, -2, GIVEN_BACK)),
+        ("a clock behind", different_clocks(Flaw::None, -2, RELEASED)),
         ("a clock behind and a 429", different_clocks(Flaw::None, -2, THROTTLED)),
         ("a clock behind and a stall", few(different_clocks(Flaw::None, -2, STALLED))),
         ("a clock ahead and a stall", few(different_clocks(Flaw::None, 2, STALLED))),
@@ -496,7 +496,7 @@ fn a_limiter_that_is_broken_is_caught() {
         (different_clocks(Flaw::OwnClock, 2, CALM), LIMIT_HOLDS),
         (crowd(Flaw::NoLook, THROTTLED), PARKED),
         (crowd(Flaw::ParkOverlooked, THROTTLED), PARKED),
-        (crowd(Flaw::GivenBackBlindly, GIVEN_BACK), APART),
+        (crowd(Flaw::ReleasedBlindly, RELEASED), APART),
     ] {
         let (flaw, skews) = (model.flaw, model.skews);
         assert!(finds(model, property), "{flaw:?} with {skews:?} was not caught");

@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_bad_message_fails_alone_wherever_it_stands() {
+    async fn a_bad_message_fails_alone_at_every_place_of_a_batch() {
         for bad in ["poison", "store", "later", "panic"] {
             for place in 0..3 {
                 let mut ids = vec!["a", "b"];
@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn the_code_and_the_text_of_an_error_tell_each_cause_from_the_others() {
+    fn every_cause_of_an_error_has_its_own_code_and_text() {
         let rejected = |code: &str| StoreError::Rejected(code.to_owned());
         let causes: [(RecordError, &str, &str); 13] = [
             (StoreError::Throttled.into(), "throttled", "the store is throttling"),

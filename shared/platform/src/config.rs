@@ -60,7 +60,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_missing_variable_is_told_by_name() {
+    fn the_error_for_a_missing_variable_has_its_name() {
         let error = required("UMAVEZ_SURELY_NOT_SET").expect_err("missing");
         assert_eq!(error.to_string(), "the environment variable UMAVEZ_SURELY_NOT_SET is not set");
     }

@@ -69,8 +69,8 @@ impl Invocation {
         tokio::time::timeout(self.time_left().min(CALL_LIMIT), call).await.map_err(|_| TimedOut)
     }
 
-    /// Returns a unique token for one write. With it, a writer can tell its own earlier write from
-    /// a duplicate by another.
+    /// Returns a unique token for one write. With it, a writer distinguishes its own earlier
+    /// write from a duplicate by another.
     pub fn write_token(&self) -> String {
         format!("{}/{:08x}/{}", self.request_id, self.run, self.writes.fetch_add(1, Ordering::Relaxed))
     }

@@ -39,7 +39,7 @@ pub struct Buckets {
     pub address: Option<(Key, Limit)>,
 }
 
-/// A slot that a sender holds, and what it can give back.
+/// A slot that a sender holds, and the slots of buckets that it can release.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Held {
     pub slot: Slot,
@@ -47,7 +47,7 @@ pub struct Held {
 }
 
 impl Held {
-    /// Returns one slot of a row of slots. A part of a row is not given back.
+    /// Returns one slot of a row of slots. A part of a row cannot be released.
     pub fn of_row(slot: Slot) -> Self {
         Self { slot, taken: Vec::new() }
     }
@@ -91,7 +91,7 @@ impl Limiter {
     ///
     /// Nothing is lost by a refusal: both buckets are read before a slot of either is taken, and
     /// the address is waited for without a slot. If another message takes the slot of the address
-    /// meanwhile, the slot of the sender is given back.
+    /// meanwhile, the slot of the sender is released.
     pub async fn take(&self, invocation: &Invocation, buckets: &Buckets) -> Result<Grant, StoreError> {
         for round in 0..ROUNDS {
             let (sender, address) = self.look(invocation, buckets).await?;
@@ -130,7 +130,7 @@ impl Limiter {
                         held.taken.push(taken);
                     }
                     Granted::Later(_) => {
-                        self.give_back(invocation, &held).await?;
+                        self.release(invocation, &held).await?;
                         continue;
                     }
                 }
@@ -138,7 +138,7 @@ impl Limiter {
             if self.is_good(invocation, buckets, &mut held.slot).await? {
                 return Ok(Grant::At(held));
             }
-            self.give_back(invocation, &held).await?;
+            self.release(invocation, &held).await?;
         }
         Ok(Grant::Later(invocation.current().plus_ms(buckets.reach_ms)))
     }
@@ -203,7 +203,7 @@ impl Limiter {
     }
 
     async fn take_instead(&self, invocation: &Invocation, buckets: &Buckets, held: &Held) -> Result<Grant, StoreError> {
-        self.give_back(invocation, held).await?;
+        self.release(invocation, held).await?;
         self.take(invocation, buckets).await
     }
 
@@ -254,8 +254,8 @@ impl Limiter {
         Ok(Granted::Later(self.time_us(invocation) + wanted.reach_ms * 1_000))
     }
 
-    /// Gives back slots that were not used: each if no other write to its row followed the grant.
-    async fn give_back(&self, invocation: &Invocation, held: &Held) -> Result<(), StoreError> {
+    /// Releases slots that were not used: each if no other write to its row followed the grant.
+    async fn release(&self, invocation: &Invocation, held: &Held) -> Result<(), StoreError> {
         for Taken { key, slot_us, writer } in &held.taken {
             let Some(writer) = writer.clone() else { continue };
             let write = Write::update(&self.table, key.clone()).set_number(FREE_AT_US, slot_us);

@@ -14,7 +14,7 @@ use crate::accepted::Accepted;
 use crate::programs::{Ended, Program};
 use crate::tree::{Placed, Tree};
 
-/// What became of a mutant.
+/// The outcome of a mutant.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Fate {
     /// A program fails with it.
@@ -55,7 +55,7 @@ pub fn hunt(tree: &Tree, programs: &[Program], numbers: &[u32]) -> BTreeMap<u32,
             scope.spawn(|| {
                 while let Some(number) = numbers.get(next.fetch_add(1, Ordering::Relaxed)) {
                     let fate = try_one(programs, *number);
-                    let mut found = found.lock().expect("nobody panics with the lock");
+                    let mut found = found.lock().expect("no thread panics with the lock");
                     if !matches!(fate, Fate::Caught(_)) {
                         eprintln!("{fate}: {}", tree.mutants[number]);
                     }
@@ -69,7 +69,7 @@ pub fn hunt(tree: &Tree, programs: &[Program], numbers: &[u32]) -> BTreeMap<u32,
             });
         }
     });
-    found.into_inner().expect("nobody panics with the lock")
+    found.into_inner().expect("no thread panics with the lock")
 }
 
 fn try_one(programs: &[Program], number: u32) -> Fate {

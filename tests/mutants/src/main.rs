@@ -1,5 +1,5 @@
 //! Mutation testing: changes the product in thousands of small ways, and counts which changes no
-//! test, model or play of the simulator notices. `docs/testing/mutants.md` tells how to read it.
+//! test, model or play of the simulator notices. `docs/testing/mutants.md` explains the results.
 
 mod accepted;
 mod hunt;

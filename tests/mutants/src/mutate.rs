@@ -82,7 +82,7 @@ impl Finder<'_> {
 
     /// Lets an expression have another one in its place.
     fn replace(&mut self, place: &Expr, other: &str) {
-        // A comment would swallow the rest of a line.
+        // On one line, a comment would hide the code after it.
         if other.contains("//") && other.contains('\n') {
             return;
         }

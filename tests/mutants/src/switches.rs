@@ -18,7 +18,7 @@ static REACHED: LazyLock<Option<Mutex<(std::fs::File, BTreeSet<u32>)>>> = LazyLo
 
 pub fn on(number: u32) -> bool {
     if let Some(reached) = &*REACHED {
-        let mut reached = reached.lock().expect("nobody panics with the lock");
+        let mut reached = reached.lock().expect("no thread panics with the lock");
         if reached.1.insert(number) {
             writeln!(reached.0, "{number}").expect("the list can be written");
         }

@@ -1,9 +1,8 @@
-//! `cargo run -- demo`: plays `infra/demo.yaml` on a stack of its own, and fails if anything does
-//! not add up.
+//! `cargo run -- demo`: plays `infra/demo.yaml` on its own stack, and fails if a number of the
+//! ledger is not the expected one.
 //!
-//! The script is data: requests, things that go wrong, and what must come out. This file knows none
-//! of its words. Each line of the ledger is a number that was counted, and what it is the number
-//! of.
+//! The script is data: requests, faults, and the expected results. This file contains no step of
+//! the script. Each line of the ledger is a count, and a text that says what was counted.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -13,7 +12,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
 use umavez_local::local_parameters::with_local;
-use umavez_local::{Options, Stack, binaries, secrets};
+use umavez_local::{Options, Stack, StackError, binaries, secrets};
 
 use super::start::FIRST_KEY;
 use super::{CliError, clock, keys, read_file};
@@ -134,8 +133,9 @@ fn once() -> usize {
 
 pub async fn run(json: bool) -> Result<(), CliError> {
     let root = binaries::workspace_root();
-    let script = read_file(&root.join("infra/demo.yaml"))?;
-    let steps: Vec<Step> = serde_yaml_ng::from_str(&script).map_err(|error| CliError::Failed(error.to_string()))?;
+    let file = root.join("infra/demo.yaml");
+    let steps: Vec<Step> =
+        serde_yaml_ng::from_str(&read_file(&file)?).map_err(|error| StackError::unreadable(&file, error))?;
     binaries::build(false).await?;
     let options = Options {
         parameters: with_local(steps.iter().flat_map(|step| step.parameters.clone()).collect())?,

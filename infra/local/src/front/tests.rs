@@ -253,8 +253,8 @@ async fn a_responder_answers_at_every_path_and_is_listed_only_on_request() {
         assert_eq!(named, ("test", "responder", "Ask", ""), "{path}");
     }
     let listed = async |query: &str| {
-        let told = client().get(format!("{}/_local/sent{query}", stack.url())).send().await.unwrap();
-        told.json::<Value>().await.unwrap()["sent"].as_array().unwrap().len()
+        let answer = client().get(format!("{}/_local/sent{query}", stack.url())).send().await.unwrap();
+        answer.json::<Value>().await.unwrap()["sent"].as_array().unwrap().len()
     };
     assert_eq!((listed("").await, listed("?channel=responder").await), (0, 3));
     stack.stop().await.unwrap();

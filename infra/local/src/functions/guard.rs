@@ -52,11 +52,11 @@ impl Guard {
     }
 
     fn tell(&self, verb: &str, pid: u32) {
-        let told = match &mut lock(&self.0).stdin {
+        let written = match &mut lock(&self.0).stdin {
             Some(stdin) => stdin.write_all(format!("{verb} {pid}\n").as_bytes()),
             None => Ok(()),
         };
-        if let Err(error) = told {
+        if let Err(error) = written {
             tracing::warn!(%error, "the guard has ended: a process may outlive the stack");
         }
     }

@@ -13,6 +13,7 @@ use std::{
 use tokio::{sync::watch, time::timeout};
 
 use super::lock;
+use crate::StackError;
 
 const CAPACITY: usize = 20_000;
 
@@ -47,9 +48,9 @@ struct Lines {
 impl Logs {
     /// Keeps the last 20,000 lines in memory. With a directory, also appends each function's lines
     /// to `<function>.log` there; with echo, also prints them to stderr.
-    pub fn new(directory: Option<&Path>, echo: bool) -> io::Result<Logs> {
+    pub fn new(directory: Option<&Path>, echo: bool) -> Result<Logs, StackError> {
         if let Some(directory) = directory {
-            fs::create_dir_all(directory)?;
+            fs::create_dir_all(directory).map_err(|error| StackError::unusable(directory, error))?;
         }
         Ok(Logs::with_capacity(CAPACITY, directory.map(Path::to_owned), echo))
     }

@@ -104,13 +104,13 @@ impl Pool {
 
     /// Starts a process and waits until it asks for work. Returns the error if it does not.
     pub(super) async fn start_one(self: &Arc<Self>) -> Result<(), InvokeError> {
-        let (told, started) = oneshot::channel();
+        let (waiting, started) = oneshot::channel();
         {
             let mut state = lock(&self.state);
             if state.closed {
                 return Err(InvokeError::Stopped);
             }
-            state.starting.push(told);
+            state.starting.push(waiting);
             self.start_instance(&mut state, &Handle::current());
         }
         started.await.unwrap_or(Err(InvokeError::Stopped))
@@ -292,9 +292,9 @@ impl State {
     }
 
     fn tell_starting(&mut self, started: &Result<(), InvokeError>) {
-        for told in self.starting.drain(..) {
+        for waiting in self.starting.drain(..) {
             // The caller may be gone.
-            let _ = told.send(started.clone());
+            let _ = waiting.send(started.clone());
         }
     }
 

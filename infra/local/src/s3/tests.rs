@@ -141,8 +141,8 @@ async fn an_upload_in_parts_is_one_object_and_one_event() {
     let all = CompletedMultipartUpload::builder().set_parts(Some(parts)).build();
     let complete = client.complete_multipart_upload().bucket("files").key("in/big.csv").upload_id(id);
     complete.multipart_upload(all).send().await.unwrap();
-    let told = messages(&stack).await;
-    let [(queue, event)] = &told[..] else { panic!("one event: {told:?}") };
+    let sent = messages(&stack).await;
+    let [(queue, event)] = &sent[..] else { panic!("one event: {sent:?}") };
     assert_eq!(
         (queue.as_str(), &event["Records"][0]["eventName"]),
         ("told", &json!("ObjectCreated:CompleteMultipartUpload"))
@@ -157,8 +157,8 @@ async fn a_queue_gets_the_notification_of_an_object_in_the_format_of_s3() {
     let tag = put(&client, "in/a b+ç.csv", b"12345").await;
     put(&client, "in/a.txt", b"").await;
     put(&client, "out/a.csv", b"").await;
-    let told = messages(&stack).await;
-    let [(queue, event)] = &told[..] else { panic!("one event: {told:?}") };
+    let sent = messages(&stack).await;
+    let [(queue, event)] = &sent[..] else { panic!("one event: {sent:?}") };
     let record = &event["Records"][0];
     assert_eq!(
         (queue.as_str(), &record["eventVersion"], &record["eventSource"]),
@@ -181,13 +181,13 @@ async fn each_queue_gets_notifications_of_the_objects_under_its_prefix() {
     for key in ["in/a.csv", "back/a.csv", "back/b", "elsewhere"] {
         put(&client, key, b"1").await;
     }
-    let told = messages(&stack).await;
-    let mut told: Vec<_> = told
+    let sent = messages(&stack).await;
+    let mut sent: Vec<_> = sent
         .iter()
         .map(|(queue, event)| (queue.as_str(), event["Records"][0]["s3"]["object"]["key"].as_str().unwrap()))
         .collect();
-    told.sort();
-    assert_eq!(told, [("others", "back/a.csv"), ("others", "back/b"), ("told", "in/a.csv")]);
+    sent.sort();
+    assert_eq!(sent, [("others", "back/a.csv"), ("others", "back/b"), ("told", "in/a.csv")]);
 
     client.delete_object().bucket("files").key("back/b").send().await.unwrap();
     assert_eq!(get(&client, "back/b").await, None);
@@ -323,8 +323,8 @@ async fn a_form_uploads_what_its_policy_allows() {
     let call = calls.iter().find(|call| call.status == 204).unwrap();
     assert_eq!((call.caller.as_str(), call.signer.as_deref()), ("presigned", Some("test")));
     assert_eq!(call.actions, [Needed { action: "s3:PutObject".into(), on: "files/in/p q.csv".into() }]);
-    let told = messages(&stack).await;
-    let [(_, ruled), (_, record)] = &told[..] else { panic!("two messages: {told:?}") };
+    let sent = messages(&stack).await;
+    let [(_, ruled), (_, record)] = &sent[..] else { panic!("two messages: {sent:?}") };
     assert_eq!(
         (&ruled["detail-type"], &ruled["detail"]["object"]["key"]),
         (&json!("Object Created"), &json!("in/p q.csv"))

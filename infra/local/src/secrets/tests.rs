@@ -84,6 +84,13 @@ fn a_put_value_survives_a_restart_and_others_follow_the_file() {
 }
 
 #[test]
+fn the_error_for_a_file_that_cannot_be_read_has_its_path() {
+    let directory = std::env::temp_dir();
+    let refused = read_values(&directory).unwrap_err().to_string();
+    assert!(refused.starts_with(&format!("{} cannot be read: ", directory.display())), "{refused}");
+}
+
+#[test]
 fn a_generated_value_is_kept_until_another_is_given() {
     let directory = std::env::temp_dir().join(format!("umavez-made-up-{}", std::process::id()));
     let _ = fs::remove_dir_all(&directory);

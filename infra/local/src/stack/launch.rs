@@ -22,7 +22,7 @@ pub(super) struct Addresses<'a> {
 }
 
 /// Returns the environment and settings that Lambda gives a function, with the addresses of the
-/// emulators. Nothing in them tells the function that it runs locally.
+/// emulators. The function cannot see from them that it runs locally.
 pub(super) fn spec(
     function: &Function,
     directory: &Path,

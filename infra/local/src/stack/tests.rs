@@ -77,8 +77,8 @@ async fn a_secret_is_returned_to_callers_and_recorded_without_its_value() {
     assert_eq!(control(&stack, "/_local/secrets", json!({"name": "none", "value": 1})).await.0, 422);
 
     for path in ["", "/secrets", "/calls", "/logs", "/sent"] {
-        let told = client().get(format!("{}/_local{path}", stack.url())).send().await.unwrap().text().await.unwrap();
-        assert!(!told.contains("canary"), "{path} reveals a value");
+        let body = client().get(format!("{}/_local{path}", stack.url())).send().await.unwrap().text().await.unwrap();
+        assert!(!body.contains("canary"), "{path} reveals a value");
     }
     let calls = stack.calls().since(0);
     assert_eq!(calls[0].actions[0].action, "secretsmanager:GetSecretValue");

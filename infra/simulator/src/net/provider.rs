@@ -1,4 +1,5 @@
-//! Calls to providers. What a provider did is on record, whatever its caller learns of it.
+//! Calls to providers. Each call is recorded with the provider's reaction, also if the caller gets
+//! no answer.
 
 use std::sync::Arc;
 use std::time::Duration;

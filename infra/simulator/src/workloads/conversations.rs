@@ -50,7 +50,7 @@ struct History {
     releases: Vec<(&'static str, u64)>,
     /// The contacts whose messages a person may have answered.
     by_person: Vec<&'static str>,
-    /// The own messages that were taken for those of a person.
+    /// Messages of the bot whose echo was mistaken for a message of a person.
     mistaken: Vec<String>,
     reached: Vec<String>,
 }
@@ -193,7 +193,7 @@ impl History {
                 && batch["batch"].as_u64().is_some_and(|last| number <= last)
         };
         let may_be_unanswered = match batches.iter().find(covers) {
-            // A person has answered it, or somebody still has to.
+            // A person has answered it, or the conversation waits for a person.
             None => self.by_person.contains(contact) || state["phase"] == "stuck",
             Some(batch) if batch["reply"].is_null() => true,
             Some(batch) => {
@@ -325,8 +325,8 @@ impl Conversations {
     }
 }
 
-/// Delivers what comes from outside after a call: the responder's later replies, and the echo of own
-/// messages. It goes on until the play ends.
+/// Delivers what comes from outside after a call, until the play ends: the responder's later
+/// replies, and the echo of own messages.
 async fn outside(setting: Rc<Setting>, history: Rc<RefCell<History>>) {
     let mut number = 0;
     loop {

@@ -173,7 +173,7 @@ impl Downsells {
 }
 
 impl History {
-    /// I9: an offer goes out only while a charge of its contact may be unpaid, or if a payment or an
+    /// I9: an offer is sent only while a charge of its contact may be unpaid, or if a payment or an
     /// expiry reported it as in flight.
     fn audit_gate(&self, heard: &[crate::providers::Heard]) -> Vec<String> {
         let mut violations = Vec::new();
@@ -201,7 +201,7 @@ impl History {
     }
 }
 
-/// Creates the bot and its downsells. What has no answer is tried again.
+/// Creates the bot and its downsells. Repeats requests that got no answer.
 async fn set_up(admin: &Client) {
     let ensure = async |path: &str, key: &str, body: &Value| {
         for _ in 0..5 {

@@ -59,7 +59,7 @@ enum Item {
 }
 
 impl Item {
-    /// Draws one of few items, so that callers meet.
+    /// Draws one of few items, so that requests conflict.
     fn draw(draw: &mut Rng) -> Self {
         match draw.bool() {
             true => Self::Note { message: draw.u32(1..4), version: draw.u32(0..20) },
@@ -84,7 +84,7 @@ impl Item {
         }
     }
 
-    /// Returns what only one entry of a schema may stand for.
+    /// Returns the identity of the item. A schema may have only one entry with it.
     fn identity(&self) -> String {
         match self {
             Self::Note { message, .. } => format!("note {message}"),
@@ -215,7 +215,7 @@ impl Ingest {
 }
 
 impl History {
-    /// Audits what callers were answered: a repeated request gets the same entry, and an insert uses
+    /// Audits the answers to callers: a repeated request gets the same entry, and an insert uses
     /// the mode of its time.
     fn audit_answers(&self) -> Vec<String> {
         let mut violations = Vec::new();
@@ -316,7 +316,7 @@ fn audit_job(id: &str, items: &[Item], job: Option<&Value>) -> Vec<String> {
     Vec::new()
 }
 
-/// Returns what an entry stands for.
+/// Returns the identity of the item that an entry stores.
 fn identity_of(entry: &Value) -> String {
     let words = text(&entry["clean_text"]);
     match words.strip_prefix("https://example.com/") {

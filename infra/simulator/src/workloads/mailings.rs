@@ -17,7 +17,7 @@ use crate::play::Setting;
 const MAILINGS: usize = 2;
 const RECIPIENTS: usize = 4;
 const BOUNDARY: &str = "a-boundary";
-/// The states in which an entry stays unless somebody decides.
+/// The states in which an entry stays unless an operator orders a retry.
 const ENDED: &[&str] = &["SENT", "FAILED", "INVALID", "UNKNOWN", "SUPPRESSED", "CANCELED"];
 
 #[derive(Default)]

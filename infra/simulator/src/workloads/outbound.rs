@@ -20,7 +20,7 @@ use crate::providers::Heard;
 
 const CLIENTS: usize = 3;
 const STEPS: usize = 3;
-/// The states in which a message stays unless somebody decides.
+/// The states in which a message stays unless an operator orders a resend or settles it.
 pub(super) const ENDED: &[&str] = &["SENT", "FAILED", "EXPIRED", "SUPPRESSED", "CANCELED", "DEDUPED", "UNKNOWN"];
 /// The states of a message that did not go out.
 pub(super) const UNSENT: &[&str] = &["FAILED", "EXPIRED", "SUPPRESSED", "CANCELED", "DEDUPED"];
@@ -256,8 +256,8 @@ impl History {
         violations
     }
 
-    /// Audits the windows: of one fingerprint, and of one guard, one goes out, unless somebody
-    /// ordered otherwise. All windows are longer than a play.
+    /// Audits the windows: at most one message of a fingerprint, and of a guard, is sent, unless an
+    /// operator ordered otherwise. All windows are longer than a play.
     fn audit_windows(&self, rows: &BTreeMap<String, Value>, heard: &[Heard]) -> Vec<String> {
         let mut sent: BTreeMap<String, Vec<String>> = BTreeMap::new();
         for row in rows.values() {
@@ -300,7 +300,7 @@ fn message(name: &str, now_ms: i64, draw: &mut Rng) -> Value {
     body
 }
 
-/// Returns a channel and an address: few, so that they meet.
+/// Returns a channel and one of few addresses, so that requests conflict.
 fn address(draw: &mut Rng) -> (&'static str, String) {
     let number = draw.u32(0..3);
     match draw.u32(0..3) {
@@ -310,7 +310,8 @@ fn address(draw: &mut Rng) -> (&'static str, String) {
     }
 }
 
-/// Returns an intent: few clients and types, so that they meet. One type has a guard.
+/// Returns an intent of one of few clients and types, so that requests conflict. One type has a
+/// guard.
 fn intent(draw: &mut Rng) -> Value {
     let client_id = format!("91b7584a-d8f1-4cd6-b0e1-414c1027c4d{}", draw.u32(0..2));
     match draw.u32(0..3) {

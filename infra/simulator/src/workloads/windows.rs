@@ -1,5 +1,5 @@
-//! Windows of intents over weeks: messages for now and for later, checks, cancels, failures and long
-//! waits for a provider, in any order. Each intent has a rolling window.
+//! Windows of intents over weeks: messages for now and for later, checks, cancels, failures and
+//! long waits for a provider, in any order. Each intent has a rolling window.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -260,7 +260,7 @@ fn ended_ms(setting: &Setting, row: &Value) -> u64 {
     at.map_or(0, |at| u64::try_from(at.millis() - setting.net.epoch().1).unwrap_or(0))
 }
 
-/// Returns an intent and the name of its guard: few, so that they meet.
+/// Returns one of few intents, so that requests conflict, and the name of its guard.
 fn intent(draw: &mut Rng) -> (&'static str, Value) {
     let client_id = "0c6f8f2e-3b0d-4a55-9a53-0d8f3f4a7e10";
     let (guard, _) = ROLLING[draw.usize(0..ROLLING.len())];

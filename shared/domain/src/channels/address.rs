@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn somebody_without_a_number_is_known_by_the_jid() {
+    fn a_user_without_a_number_is_addressed_by_the_jid() {
         assert_eq!(normalize_to(Channel::Whatsapp, "123456@LID"), Ok("123456@lid".to_owned()));
         assert!(normalize_to(Channel::Whatsapp, "12a@lid").is_err());
     }

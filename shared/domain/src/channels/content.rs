@@ -384,7 +384,7 @@ mod tests {
     }
 
     #[test]
-    fn invalid_markup_is_told_with_its_place() {
+    fn the_error_for_invalid_markup_has_its_place() {
         for (text, mode, at) in [("👍 1.5", "MarkdownV2", 3), ("👍 <b>1.5", "HTML", 2)] {
             let errors = take(Channel::Telegram, &json!({"text": text, "parse_mode": mode})).expect_err("invalid");
             let detail = &errors[0].detail;

@@ -428,7 +428,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bad_token_is_permanent_and_suppresses_nobody() {
+    fn a_bad_token_is_permanent_and_suppresses_no_recipient() {
         assert_eq!(classify(401, fixture!("unauthorized")), Outcome::Unauthorized { code: "bot_unauthorized" });
         assert_eq!(classify(404, fixture!("not_found")), Outcome::Unauthorized { code: "bot_unauthorized" });
     }

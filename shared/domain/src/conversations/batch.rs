@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_stored_no_more_is_no_part_of_a_batch() {
+    fn expired_messages_are_not_part_of_a_batch() {
         assert_eq!(portion(&pending(3, 9), &messages(7, 9, "a")), Portion::Expired { last: 6 });
         assert_eq!(portion(&pending(3, 9), &[]), Portion::Expired { last: 9 });
         let mut with_gap = messages(4, 9, "a");

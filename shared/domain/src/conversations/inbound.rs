@@ -35,12 +35,12 @@ codes! {
         /// The status of a message changed: delivered, read, deleted.
         StatusUpdate = "status_update",
         Group = "group",
-        /// A message to everybody: a status, a channel, a list.
+        /// A message to many recipients: a status, a channel, a list.
         Broadcast = "broadcast",
         Edited = "edited",
         /// A command to a bot. The downsells handle it.
         Command = "command",
-        /// Not written by anybody: a service message, a vote, a key.
+        /// Not a text of the contact: a service message, a vote, a key.
         NotAMessage = "not_a_message",
         UnknownEvent = "unknown_event",
         /// The message has no content yet. The provider may deliver it again with its content, and

@@ -17,11 +17,16 @@ codes! {
     ResponderProblem {
         NotConnected = "responder_not_connected",
         TimedOut = "responder_timed_out",
+        /// The connection ended before an answer. The responder may have read the request.
         Broken = "responder_connection_broken",
+        /// The status is neither 200 nor 202.
         Status = "responder_status",
         NotJson = "responder_not_json",
+        /// The JSON has no `reply`, or it is neither text nor null.
         NoReply = "responder_no_reply",
+        /// The reply is too long, or the body could not be read to its end.
         TooLong = "responder_reply_too_long",
+        /// There is no URL to call, or no key to sign the request with.
         NotConfigured = "responder_not_configured",
     }
 }

@@ -415,7 +415,7 @@ impl Delivery {
 
     /// Ends an unknown delivery after all attempts in doubt proved not sent: it ends as canceled if
     /// it was recalled, and as failed otherwise. It is not queued again automatically, because
-    /// somebody may have acted on the unknown state.
+    /// an operator or a client may have acted on the unknown state.
     fn resolved(&self, next: Self, code: &str) -> Self {
         match (self.state == State::Unknown && next.doubts.is_empty(), self.recalled) {
             (true, None) => next.over(State::Failed, Some(code)),

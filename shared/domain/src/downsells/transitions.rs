@@ -92,8 +92,8 @@ impl OfferRow {
         let mut row = Self { last_attempt_at: Some(now), ..self.with(delivery, now, 0) };
         // Recovery checks the offer soon after the deadline. If its index entry already has such a
         // time, the entry stays, because an unchanged entry costs nothing.
-        let looked_for = self.work.looked_for_at(Wake::Check, self.id.as_str());
-        if looked_for.is_some_and(|at| is_soon_after(claim.deadline, at)) {
+        let check_at = self.work.wakes_at(Wake::Check, self.id.as_str());
+        if check_at.is_some_and(|at| is_soon_after(claim.deadline, at)) {
             (row.work.wake, row.work.wake_at) = (self.work.wake.clone(), self.work.wake_at.clone());
         }
         Some(row)
@@ -144,7 +144,7 @@ impl OfferRow {
                 Settled::Already | Settled::TooLate => Recovery::Nothing,
             };
         }
-        if !self.is_queued() || self.work.looked_for_at(Wake::Check, self.id.as_str()).is_none() {
+        if !self.is_queued() || self.work.wakes_at(Wake::Check, self.id.as_str()).is_none() {
             return Recovery::Nothing;
         }
         let mut row = self.next_version(now);

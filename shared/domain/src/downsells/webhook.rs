@@ -301,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn fields_that_name_another_owner_are_told_by_their_names() {
+    fn fields_that_name_another_owner_are_listed() {
         use OwnerField::{BotSlug, TelegramId};
         for (more, differs) in [
             (json!({}), vec![]),

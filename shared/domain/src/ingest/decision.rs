@@ -69,17 +69,17 @@ pub fn decide(asked: &Insertion, stored: &StoredRows, policy: &PolicyRow, now: T
     match stored.owner_of(stored.primary.as_ref()) {
         Owner::Unread(id) => InsertDecision::Read(id.clone()),
         Owner::Entry(row) => known_by_primary(asked, row, stored.other_than(row), policy, now),
-        Owner::Nobody => match stored.owner_of(stored.secondary.as_ref()) {
+        Owner::Absent => match stored.owner_of(stored.secondary.as_ref()) {
             Owner::Unread(id) => InsertDecision::Read(id.clone()),
             Owner::Entry(row) if !stored.still_leads_to(row) => InsertDecision::Look,
             Owner::Entry(row) => known_by_secondary(asked, row, policy, now),
-            Owner::Nobody => insert(asked, None, policy, now),
+            Owner::Absent => insert(asked, None, policy, now),
         },
     }
 }
 
 enum Owner<'a> {
-    Nobody,
+    Absent,
     Entry(&'a EntryRow),
     Unread(&'a EntryId),
 }
@@ -95,7 +95,7 @@ impl StoredRows {
 
     fn owner_of<'a>(&'a self, slot: Option<&'a Row>) -> Owner<'a> {
         let marker = match slot {
-            None => return Owner::Nobody,
+            None => return Owner::Absent,
             Some(Row::Entry(row)) => return Owner::Entry(row),
             Some(Row::Marker(marker)) => marker,
         };
@@ -246,7 +246,7 @@ mod tests {
 
     use ConflictAction::{Skip, Update};
 
-    fn told(outcome: &InsertOutcome) -> (Action, Option<MatchedBy>, Option<&EntryId>) {
+    fn summary(outcome: &InsertOutcome) -> (Action, Option<MatchedBy>, Option<&EntryId>) {
         (outcome.action, outcome.matched_by, outcome.secondary_conflict.as_ref())
     }
 
@@ -260,7 +260,7 @@ mod tests {
                 let mut table = Table::default();
                 let asked = asked(primary, secondary, "x", None);
                 let outcome = table.insert(&asked, &policy(action));
-                assert_eq!(told(&outcome), (Action::Inserted, None, None));
+                assert_eq!(summary(&outcome), (Action::Inserted, None, None));
                 assert_eq!((outcome.row.entry_id, table.rows.len(), table.writes), (asked.home(), rows, 1));
                 table.check();
             }
@@ -275,7 +275,7 @@ mod tests {
                 let mut table = Table::default();
                 let first = table.insert(&asked("p", "s", "old", None), &policy(action)).row;
                 let outcome = table.insert(&asked("p", secondary, "new", None), &policy(action));
-                assert_eq!(told(&outcome), (expected, BY_PRIMARY, None), "{secondary}");
+                assert_eq!(summary(&outcome), (expected, BY_PRIMARY, None), "{secondary}");
                 assert_eq!(outcome.row.entry_id, first.entry_id);
                 let text = if action == Skip { "old" } else { "new" };
                 assert_eq!(table.entry(&first.entry_id).entry.clean_text, text);
@@ -291,7 +291,7 @@ mod tests {
             let x = table.insert(&asked("p", "s", "x", None), &policy(action)).row;
             let y = table.insert(&asked("q", "t", "y", None), &policy(action)).row;
             let outcome = table.insert(&asked("p", "t", "new", None), &policy(action));
-            assert_eq!(told(&outcome), (expected, BY_PRIMARY, Some(&y.entry_id)));
+            assert_eq!(summary(&outcome), (expected, BY_PRIMARY, Some(&y.entry_id)));
             assert_eq!(outcome.row.entry_id, x.entry_id);
             assert_eq!(table.entry(&y.entry_id), y, "the other stays as it is");
             table.check();
@@ -303,13 +303,13 @@ mod tests {
         let mut table = Table::default();
         let x = table.insert(&asked("p", "s", "x", None), &policy(Skip)).row;
         let outcome = table.insert(&asked("q", "s", "y", None), &policy(Skip));
-        assert_eq!(told(&outcome), (Action::Skipped, BY_SECONDARY, None));
+        assert_eq!(summary(&outcome), (Action::Skipped, BY_SECONDARY, None));
         assert_eq!((outcome.row, table.rows.len()), (x.clone(), 3));
         // The input now matches by that primary key, even with another secondary key, and without a
         // further write.
         let writes = table.writes;
         let outcome = table.insert(&asked("q", "t", "y", None), &policy(Skip));
-        assert_eq!(told(&outcome), (Action::Skipped, BY_PRIMARY, None));
+        assert_eq!(summary(&outcome), (Action::Skipped, BY_PRIMARY, None));
         assert_eq!((outcome.row, table.writes), (x, writes));
         table.check();
     }
@@ -319,11 +319,11 @@ mod tests {
         let mut table = Table::default();
         let x = table.insert(&asked("p", "s", "ok", None), &policy(Update)).row;
         let outcome = table.insert(&asked("q", "s", "ok", None), &policy(Update));
-        assert_eq!(told(&outcome), (Action::Inserted, None, Some(&x.entry_id)));
+        assert_eq!(summary(&outcome), (Action::Inserted, None, Some(&x.entry_id)));
         assert_eq!(outcome.row.keys.secondary, None);
         assert_eq!(table.entry(&x.entry_id), x);
         let again = table.insert(&asked("q", "s", "ok", None), &policy(Update));
-        assert_eq!(told(&again), (Action::Updated, BY_PRIMARY, Some(&x.entry_id)));
+        assert_eq!(summary(&again), (Action::Updated, BY_PRIMARY, Some(&x.entry_id)));
         assert_eq!(again.row, outcome.row, "the same input again changes nothing");
         table.check();
     }
@@ -334,7 +334,7 @@ mod tests {
         let x = table.insert(&asked("p", "s", "x", None), &policy(Skip)).row;
         table.insert(&asked("q", "s", "y", None), &policy(Skip));
         let outcome = table.insert(&asked("q", "s", "new", None), &policy(Update));
-        assert_eq!(told(&outcome), (Action::Skipped, BY_PRIMARY, None));
+        assert_eq!(summary(&outcome), (Action::Skipped, BY_PRIMARY, None));
         assert_eq!(table.entry(&x.entry_id), x);
         table.check();
     }
@@ -346,7 +346,7 @@ mod tests {
                 let mut table = Table::default();
                 let x = table.insert(&asked(owner, "s", "old", None), &policy(action)).row;
                 let outcome = table.insert(&asked("", "s", "new", None), &policy(action));
-                assert_eq!(told(&outcome), (expected, BY_SECONDARY, None), "{owner}");
+                assert_eq!(summary(&outcome), (expected, BY_SECONDARY, None), "{owner}");
                 assert_eq!(outcome.row.entry_id, x.entry_id);
                 table.check();
             }
@@ -358,12 +358,15 @@ mod tests {
         let mut table = Table::default();
         let x = table.insert(&asked("", "s", "old", None), &policy(Update)).row;
         let outcome = table.insert(&asked("p", "s", "new", None), &policy(Update));
-        assert_eq!(told(&outcome), (Action::Updated, BY_SECONDARY, None));
+        assert_eq!(summary(&outcome), (Action::Updated, BY_SECONDARY, None));
         assert_eq!(outcome.row.keys.primary.as_deref(), Some("p"));
         let by_primary = table.insert(&asked("p", "", "newer", None), &policy(Update));
-        assert_eq!((told(&by_primary), &by_primary.row.entry_id), ((Action::Updated, BY_PRIMARY, None), &x.entry_id));
+        assert_eq!(
+            (summary(&by_primary), &by_primary.row.entry_id),
+            ((Action::Updated, BY_PRIMARY, None), &x.entry_id)
+        );
         let other = table.insert(&asked("q", "s", "other", None), &policy(Update));
-        assert_eq!(told(&other), (Action::Inserted, None, Some(&x.entry_id)));
+        assert_eq!(summary(&other), (Action::Inserted, None, Some(&x.entry_id)));
         table.check();
     }
 
@@ -372,7 +375,7 @@ mod tests {
         let mut table = Table::default();
         table.insert(&asked("p", "s", "x", None), &policy(Update));
         let asked = asked("", "s", "y", None);
-        let mut stored = table.met(&asked);
+        let mut stored = table.rows_for(&asked);
         let edit = crate::ingest::table::asked("p", "t", "x", None);
         let moved = table.insert(&edit, &policy(Update)).row;
         let now = Timestamp::from_seconds(0);

@@ -268,8 +268,8 @@ mod tests {
             let taken = take(&json!({"raw_text": "x", "from": text, "subject": "s"})).entry;
             (taken.from.unwrap_or_default(), taken.from_addr.unwrap_or_default())
         };
-        let told = ("João <a@b.co>".to_owned(), "a@b.co".to_owned());
-        assert_eq!(from("=?utf-8?q?Jo=C3=A3o?= <a@b.co>"), told);
+        let expected = ("João <a@b.co>".to_owned(), "a@b.co".to_owned());
+        assert_eq!(from("=?utf-8?q?Jo=C3=A3o?= <a@b.co>"), expected);
         assert_eq!(from("=?utf-8?q?Bank_=3Cbank=40example.com=3E?= <a@b.co>").1, "a@b.co");
     }
 
@@ -299,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn bad_input_is_told_by_field() {
+    fn invalid_input_names_its_fields() {
         use FieldProblem::{Conflicting, Malformed, Missing, NotAllowed, OutOfRange, Unknown, WrongType};
         let body = |change: Value| {
             let mut body = json!({"raw_text": "x", "from": "a@b.co", "subject": "s", "source": {}});
@@ -349,9 +349,9 @@ mod tests {
             ),
             (body(json!({"text": "x"})), vec![("text", Unknown)]),
         ];
-        for (body, told) in cases {
-            let told: Vec<_> = told.into_iter().map(|(field, code)| (field.to_owned(), code)).collect();
-            assert_eq!(refusals(&body), told, "{body}");
+        for (body, errors) in cases {
+            let errors: Vec<_> = errors.into_iter().map(|(field, code)| (field.to_owned(), code)).collect();
+            assert_eq!(refusals(&body), errors, "{body}");
         }
     }
 }

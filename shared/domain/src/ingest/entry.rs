@@ -80,7 +80,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_normalized_entry_is_flat_and_tells_a_missing_second_key() {
+    fn a_normalized_entry_is_flat_and_says_if_it_has_no_secondary_key() {
         let normalized = Normalized {
             entry: Entry {
                 source: Source::Telegram { chat_id: Some(-5), message_id: Some(7), date: None, edit_date: None },

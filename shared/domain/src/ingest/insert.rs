@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn bad_input_is_told_by_field() {
+    fn invalid_input_names_its_fields() {
         use FieldProblem::{Malformed, Missing, NotAllowed, OutOfRange, Unknown, WrongType};
         let cases = [
             (
@@ -229,8 +229,8 @@ mod tests {
             (with(2, &json!({"clean_text": "x".repeat(LONGEST_EMAIL_TEXT + 1)})), vec!["clean_text"], OutOfRange),
         ];
         for (body, names, code) in cases {
-            let told: Vec<_> = names.into_iter().map(|name| (name.to_owned(), code)).collect();
-            assert_eq!(refusals(&body), told, "{code}");
+            let errors: Vec<_> = names.into_iter().map(|name| (name.to_owned(), code)).collect();
+            assert_eq!(refusals(&body), errors, "{code}");
         }
     }
 }

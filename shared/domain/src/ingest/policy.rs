@@ -153,10 +153,10 @@ mod tests {
     #[test]
     fn the_same_four_policies_are_in_both_schemas() {
         let rows = PolicyRow::seeds(now());
-        let told: Vec<_> =
+        let policies: Vec<_> =
             rows.iter().map(|row| format!("{} {} {}", row.schema, row.policy_key, row.conflict_action)).collect();
         assert_eq!(
-            told,
+            policies,
             [
                 "pkm telegram_thought_v1 update",
                 "pkm telegram_link_v1 skip",
@@ -220,8 +220,9 @@ mod tests {
     #[test]
     fn a_patch_cannot_name_what_never_changes() {
         let columns = json!(["entry_id", "created_at", "idempotency_key_primary", "clean_text", 5]);
-        let told = patch(&json!({"update_fields": columns, "conflict_action": "merge", "enabled": "no", "source": 1}));
-        let told = told.expect_err("refused");
+        let patched =
+            patch(&json!({"update_fields": columns, "conflict_action": "merge", "enabled": "no", "source": 1}));
+        let errors = patched.expect_err("refused");
         let expected = [
             ("enabled", FieldProblem::WrongType),
             ("conflict_action", FieldProblem::NotAllowed),
@@ -231,7 +232,7 @@ mod tests {
             ("update_fields[4]", FieldProblem::NotAllowed),
             ("source", FieldProblem::Unknown),
         ];
-        assert_eq!(told, expected.map(|(field, code)| (field.to_owned(), code)));
+        assert_eq!(errors, expected.map(|(field, code)| (field.to_owned(), code)));
         assert!(patch(&json!({"update_fields": []})).is_err());
     }
 }

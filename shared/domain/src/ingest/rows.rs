@@ -59,8 +59,8 @@ pub struct EntryRow {
     /// The entry that owns the secondary key that this entry would have.
     pub secondary_conflict: Option<EntryId>,
     /// The backfill line, or the request with an idempotency key, that inserted the entry.
-    /// `updated_by` has those that last updated it. A repeat after a crash or a lost response can
-    /// tell its own writes from those of others.
+    /// `updated_by` has those that last updated it. With them, a repeat after a crash or a lost
+    /// response recognizes its own writes.
     pub inserted_by: Option<LineRef>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub updated_by: Vec<LineRef>,

@@ -143,31 +143,32 @@ mod tests {
         ];
         for (content_type, keys) in cases {
             for key in keys {
-                let told = check(&entry(content_type), content_type.policy(), key, "");
-                assert_eq!(told, [(PRIMARY.to_owned(), FieldProblem::Malformed)], "{key}");
+                let errors = check(&entry(content_type), content_type.policy(), key, "");
+                assert_eq!(errors, [(PRIMARY.to_owned(), FieldProblem::Malformed)], "{key}");
             }
         }
         let link = entry(ContentType::Link);
-        let told = check(&link, PolicyKey::TelegramLinkV1, "https://example.com/", "abc");
-        assert_eq!(told, [(SECONDARY.to_owned(), FieldProblem::Malformed)]);
-        let told = check(&entry(ContentType::CorrespondenceThread), PolicyKey::EmailCorrespondenceThreadV1, HASH, HASH);
-        assert_eq!(told, [(SECONDARY.to_owned(), FieldProblem::NotAllowed)]);
-        let told = check(&link, PolicyKey::TelegramLinkV1, "", HASH);
-        assert_eq!(told, [(PRIMARY.to_owned(), FieldProblem::Missing)]);
+        let errors = check(&link, PolicyKey::TelegramLinkV1, "https://example.com/", "abc");
+        assert_eq!(errors, [(SECONDARY.to_owned(), FieldProblem::Malformed)]);
+        let errors =
+            check(&entry(ContentType::CorrespondenceThread), PolicyKey::EmailCorrespondenceThreadV1, HASH, HASH);
+        assert_eq!(errors, [(SECONDARY.to_owned(), FieldProblem::NotAllowed)]);
+        let errors = check(&link, PolicyKey::TelegramLinkV1, "", HASH);
+        assert_eq!(errors, [(PRIMARY.to_owned(), FieldProblem::Missing)]);
     }
 
     #[test]
     fn a_policy_is_for_its_own_source_and_type() {
         for content_type in ContentType::ALL {
             for policy in PolicyKey::ALL {
-                let told = check(&entry(*content_type), *policy, "", "");
-                let conflict = told == [(POLICY.to_owned(), FieldProblem::Conflicting)];
+                let errors = check(&entry(*content_type), *policy, "", "");
+                let conflict = errors == [(POLICY.to_owned(), FieldProblem::Conflicting)];
                 assert_eq!(conflict, content_type.policy() != *policy, "{content_type} {policy}");
             }
         }
         let mail = Entry { content_type: ContentType::Thought, ..entry(ContentType::Newsletter) };
-        let told = check(&mail, PolicyKey::TelegramThoughtV1, "tg:1:2", "");
-        assert_eq!(told, [(POLICY.to_owned(), FieldProblem::Conflicting)]);
+        let errors = check(&mail, PolicyKey::TelegramThoughtV1, "tg:1:2", "");
+        assert_eq!(errors, [(POLICY.to_owned(), FieldProblem::Conflicting)]);
     }
 
     #[test]
@@ -184,8 +185,8 @@ mod tests {
         };
         let other = [(&thought, "tg:1:3"), (&link, "https://b.example/"), (&thread, HASH), (&issue, "<other@b>")];
         for (entry, key) in other {
-            let told = check(entry, entry.content_type.policy(), key, "");
-            assert_eq!(told, [(PRIMARY.to_owned(), FieldProblem::Conflicting)], "{key}");
+            let errors = check(entry, entry.content_type.policy(), key, "");
+            assert_eq!(errors, [(PRIMARY.to_owned(), FieldProblem::Conflicting)], "{key}");
         }
         let own = "f4f500eab9a4c33d5c3e944e0518e5c5e722d8a43df6797ca661949866f19a1f";
         assert_eq!(check(&thread, PolicyKey::EmailCorrespondenceThreadV1, own, ""), []);

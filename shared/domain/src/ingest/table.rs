@@ -68,7 +68,7 @@ impl Table {
     pub fn step(&mut self, asked: &Insertion, stored: &mut StoredRows, policy: &PolicyRow) -> Option<InsertOutcome> {
         match decide(asked, stored, policy, NOW.plus_ms(self.later_ms)) {
             InsertDecision::Read(id) => stored.read = Some(self.entry(&id)),
-            InsertDecision::Look => *stored = self.met(asked),
+            InsertDecision::Look => *stored = self.rows_for(asked),
             InsertDecision::Done(outcome) => return Some(*outcome),
             InsertDecision::Write { changes, outcome } => match self.make(&changes) {
                 Ok(()) => return Some(*outcome),
@@ -77,14 +77,14 @@ impl Table {
                 Err(refused) if stored.primary.is_none() && stored.secondary.is_none() => {
                     *stored = StoredRows::of(asked, refused)
                 }
-                Err(_) => *stored = self.met(asked),
+                Err(_) => *stored = self.rows_for(asked),
             },
             InsertDecision::Refused(errors) => panic!("{errors:?}"),
         }
         None
     }
 
-    pub fn met(&self, asked: &Insertion) -> StoredRows {
+    pub fn rows_for(&self, asked: &Insertion) -> StoredRows {
         let slots = [asked.primary_slot(), asked.secondary_slot()];
         let look =
             |slot: &EntryId| self.rows.get_key_value(&keys::entry(slot)).map(|(key, row)| (key.clone(), row.clone()));
@@ -151,7 +151,7 @@ impl Table {
 }
 
 #[test]
-fn whoever_comes_when_the_keys_keep_their_owners_and_every_insert_is_a_row() {
+fn in_every_order_of_inserts_the_keys_keep_their_owners_and_every_insert_is_a_row() {
     let mut dice = fastrand::Rng::with_seed(29);
     for round in 0..3_000 {
         let mut table = Table::default();
@@ -189,17 +189,17 @@ fn one_input_a_hundred_times_at_once_is_one_row() {
     for action in ConflictAction::ALL {
         let mut table = Table::default();
         let mut waiting: Vec<_> = (0..100).map(|_| (asked("p", "s", "x", at(5)), StoredRows::default())).collect();
-        let mut told = HashMap::new();
+        let mut counts = HashMap::new();
         while !waiting.is_empty() {
             let turn = dice.usize(0..waiting.len());
             let (asked, stored) = &mut waiting[turn];
             if let Some(outcome) = table.step(asked, stored, &policy(*action)) {
-                *told.entry(outcome.action.as_str()).or_insert(0) += 1;
+                *counts.entry(outcome.action.as_str()).or_insert(0) += 1;
                 waiting.swap_remove(turn);
             }
         }
         let rest = if *action == ConflictAction::Skip { "skipped" } else { "updated" };
-        assert_eq!(told, HashMap::from([("inserted", 1), (rest, 99)]));
+        assert_eq!(counts, HashMap::from([("inserted", 1), (rest, 99)]));
         assert_eq!((table.entries().count(), table.writes), (1, 1));
     }
 }

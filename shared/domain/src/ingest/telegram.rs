@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn bad_input_is_told_by_field() {
+    fn invalid_input_names_its_fields() {
         use FieldProblem::{Conflicting, Malformed, Missing, NotAllowed, OutOfRange, Unknown, WrongType};
         let source = json!({"chat_id": 1, "message_id": 2});
         let cases = [
@@ -216,9 +216,9 @@ mod tests {
                 vec![("metadata", OutOfRange)],
             ),
         ];
-        for (body, told) in cases {
-            let told: Vec<_> = told.into_iter().map(|(field, code)| (field.to_owned(), code)).collect();
-            assert_eq!(refusals(&body), told, "{body}");
+        for (body, errors) in cases {
+            let errors: Vec<_> = errors.into_iter().map(|(field, code)| (field.to_owned(), code)).collect();
+            assert_eq!(refusals(&body), errors, "{body}");
         }
     }
 }

@@ -33,7 +33,7 @@ impl Row for TestModeRow {
         keys::test_mode()
     }
 
-    /// Nobody has flipped the mode since the row was read.
+    /// The mode has not changed since the row was read.
     fn fence(&self) -> Fence {
         match self.flips {
             0 => Fence::Absent,
@@ -152,8 +152,8 @@ mod tests {
     #[test]
     fn a_flip_whose_reply_was_lost_is_known_with_what_it_did() {
         let row = TestModeRow::default().flipped("a", now()).flipped("b", now()).flipped("c", now());
-        let told = ["a", "b", "c", "d"].map(|token| row.mode_after(token));
-        assert_eq!(told, [Some(true), Some(false), Some(true), None]);
+        let modes = ["a", "b", "c", "d"].map(|token| row.mode_after(token));
+        assert_eq!(modes, [Some(true), Some(false), Some(true), None]);
     }
 
     #[test]

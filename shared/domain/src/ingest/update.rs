@@ -284,7 +284,7 @@ mod tests {
             insertion
         };
         table.insert(&with("a"), &updating());
-        let stored = table.met(&with("b"));
+        let stored = table.rows_for(&with("b"));
         let InsertDecision::Refused(errors) =
             super::super::decide(&with("b"), &stored, &updating(), Timestamp::from_seconds(0))
         else {

@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn bad_input_is_told_by_field() {
+    fn invalid_input_names_its_fields() {
         let cases = [
             (json!({}), vec![("client_id", FieldProblem::Missing), ("intent_type", FieldProblem::Missing)]),
             (
@@ -226,9 +226,9 @@ mod tests {
                 vec![("cliente", FieldProblem::Unknown)],
             ),
         ];
-        for (body, told) in cases {
-            let told: Vec<_> = told.into_iter().map(|(field, code)| (field.to_owned(), code)).collect();
-            assert_eq!(refusal(&body), told, "{body}");
+        for (body, errors) in cases {
+            let errors: Vec<_> = errors.into_iter().map(|(field, code)| (field.to_owned(), code)).collect();
+            assert_eq!(refusal(&body), errors, "{body}");
         }
     }
 

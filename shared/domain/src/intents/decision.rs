@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn another_holder_is_blocked_and_told_by_whom_and_until_when() {
+    fn another_holder_is_blocked_and_gets_the_holder_and_the_end_of_the_window() {
         let first = hold("{}", "a", "2026-03-10T12:00:00Z", "h");
         let second = hold("{}", "b", "2026-03-10T12:00:01Z", "h");
         let CheckDecision::Blocked(answer) = answer_conflict(&second, &Conflict::from(&first.row)) else {
@@ -133,7 +133,7 @@ mod tests {
         };
         assert!(!answer.can_send && !answer.inserted);
         assert_eq!(answer.reason, Some(Reason::IntentDuplicate));
-        assert_eq!(answer.blocked_by.expect("told").holder, "request:a");
+        assert_eq!(answer.blocked_by.expect("a holder").holder, "request:a");
         assert_eq!(answer.next_eligible_at, Timestamp::from_seconds(first.row.window_until));
     }
 

@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn a_repeated_release_is_answered_as_before_whoever_holds_it_by_then() {
+    fn a_repeated_release_gets_the_same_answer_also_if_another_holder_has_the_intent() {
         let free = IntentRow { status: IntentStatus::Released, ..held_by("a", last("r1")) };
         let retaken = held_by("b", last("r1"));
         let Released::Replayed(first) = release(&free, None, "r1", "b") else { panic!("not replayed") };

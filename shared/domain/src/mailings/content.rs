@@ -261,8 +261,8 @@ mod tests {
             (json!({"html": "h"}), vec!["from", "subject"]),
         ] {
             let errors = optional(&half).expect_err("refused");
-            let told: Vec<_> = errors.iter().map(|error| (error.field.as_str(), error.code)).collect();
-            assert_eq!(told, missing.into_iter().map(|field| (field, Missing)).collect::<Vec<_>>(), "{half}");
+            let found: Vec<_> = errors.iter().map(|error| (error.field.as_str(), error.code)).collect();
+            assert_eq!(found, missing.into_iter().map(|field| (field, Missing)).collect::<Vec<_>>(), "{half}");
         }
         assert_eq!(refusals(&json!({})).len(), 3, "a PUT brings content");
         for alone in ["html", "text"] {
@@ -303,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn unknown_variables_are_told_by_field() {
+    fn unknown_variables_are_listed_by_field() {
         let mut content = optional(&whole()).expect("read").expect("content");
         let known = BTreeSet::from(["email", "nome"]);
         assert!(content.unknown_variables(&known).is_empty());

@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sender_that_is_not_heard_of_leaves_an_unknown_and_not_before_its_time() {
+    fn an_attempt_of_a_lost_sender_is_unknown_after_its_deadline_and_not_before() {
         let next = |deadline| {
             let entry = Delivery { deadline, ..delivery(State::Sending) };
             next_of_entry(&entry, MailingState::Canceled, true, NOW)

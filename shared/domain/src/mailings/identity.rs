@@ -67,7 +67,7 @@ impl fmt::Display for MailingEntryId {
     }
 }
 
-/// Returns the hash that stands for a normalized address where the address must not be readable: in
+/// Returns the hash that replaces a normalized address where the address must not be readable: in
 /// the keys of entries, in links, and in the rows of unsubscribed recipients.
 pub fn email_hash(email: &str) -> String {
     short_hash(email)

@@ -290,7 +290,7 @@ mod tests {
         assert_eq!(
             completion(2, &[(0, one), (1, two)], None),
             Completion::Complete([one, two].into_iter().sum()),
-            "nobody knows"
+            "the number is unknown"
         );
         assert_eq!(completion(2, &[(0, one)], None), Completion::Open(vec![1]));
         let mut every = EntryCounts::default();

@@ -79,7 +79,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_address_is_told_by_its_part() {
+    fn the_error_for_an_invalid_address_names_its_invalid_part() {
         use RowProblem::{EmailDomain, EmailLocalPart, EmailMalformed, EmailMissing, EmailTooLong};
         let long_local = format!("{}@b.co", "a".repeat(65));
         let long = format!("a@{}com", "bcd.".repeat(70));

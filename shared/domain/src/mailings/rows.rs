@@ -392,8 +392,8 @@ impl Row for MailingRow {
         keys::mailing(&self.mailing_id)
     }
 
-    /// Nobody has changed the mailing's state or taken its lease since it was read. Checkpoints of
-    /// its import may have been written.
+    /// Neither the mailing's state nor its lease has changed since it was read. Checkpoints of its
+    /// import may have been written.
     fn fence(&self) -> Fence {
         let lease = self.lease.as_ref();
         Fence::same(&json!({
@@ -485,8 +485,8 @@ impl Row for ShardRow {
         keys::mailing_shard(&self.mailing_id, self.shard)
     }
 
-    /// Since the row was read, nobody has enqueued, taken or finished the shard or renewed its
-    /// lease, no event has changed one of its entries, and no retry order was given.
+    /// Since the row was read, the shard has not been enqueued, taken or finished, its lease has
+    /// not been renewed, no event has changed one of its entries, and no retry was ordered.
     fn fence(&self) -> Fence {
         let lease = self.lease.as_ref();
         Fence::same(&json!({
@@ -644,7 +644,7 @@ mod tests {
     }
 
     #[test]
-    fn a_shard_is_looked_for_after_it_was_handed_over_and_each_time_later() {
+    fn recovery_checks_an_enqueued_shard_later_after_each_recovery() {
         let now = Timestamp::from_seconds(1_000_000);
         let mut shard = ShardRow::new(&MailingId::of("a.csv", 0), 7, EntryCounts::default());
         assert!(!shard.begun && shard.work.wake.is_none());

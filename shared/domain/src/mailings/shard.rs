@@ -271,7 +271,7 @@ mod tests {
         let requeued = Some((Some(format!("requeue#{}#07#4", lost.mailing_id)), true));
         assert_eq!(lost.recovered(true, NOW).map(emit_id), requeued);
         assert_eq!(lost.recovered(true, NOW).map(emit_id), requeued, "the same work, known by the same id");
-        assert_eq!(lost.recovered(false, NOW).map(emit_id), Some((None, true)), "nobody is to send it");
+        assert_eq!(lost.recovered(false, NOW).map(emit_id), Some((None, true)), "it is not emitted for a sender");
         assert_eq!(shard(ShardState::Processing, Some(lease(1))).recovered(true, NOW), None);
         let finished = shard(ShardState::Finished, Some(lease(-1)));
         assert_eq!(finished.recovered(true, NOW).map(emit_id), Some((None, false)));

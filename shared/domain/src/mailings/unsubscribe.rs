@@ -213,12 +213,15 @@ mod tests {
         let stored = serde_json::to_value(&row).expect("json");
         assert!(!stored.to_string().contains("a@example.com"), "the address is nowhere in it");
         assert_eq!(serde_json::from_value::<UnsubscribeRow>(stored).expect("read back"), row);
-        let told = serde_json::to_value(row.view(None)).expect("json");
-        assert_eq!((&told["to"], &told["list"], &told["source"]), (&().into(), &"Clientes".into(), &"operator".into()));
+        let shown = serde_json::to_value(row.view(None)).expect("json");
+        assert_eq!(
+            (&shown["to"], &shown["list"], &shown["source"]),
+            (&().into(), &"Clientes".into(), &"operator".into())
+        );
     }
 
     #[test]
-    fn a_mail_programs_button_is_told_from_ours() {
+    fn the_button_of_a_mail_program_is_distinguished_from_ours() {
         let form = b"--x\r\nContent-Disposition: form-data; name=\"List-Unsubscribe\"\r\n\r\nOne-Click\r\n--x--";
         for (body, source) in [
             (&b"List-Unsubscribe=One-Click"[..], UnsubscribeSource::OneClick),

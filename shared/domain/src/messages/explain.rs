@@ -100,11 +100,11 @@ mod tests {
     use crate::suppression::{reason, source};
 
     #[test]
-    fn a_suppression_is_told_with_its_reason_and_source() {
+    fn a_suppression_is_explained_by_its_reason_and_source() {
         let at = Timestamp::from_seconds(7);
         let row = SuppressionRow::new(Channel::Email, "a@b.co", reason::HARD_BOUNCE, source::SES, Some("msg_1"), at);
-        let told = explain(Vec::new(), Vec::new(), vec![row]);
-        let text = serde_json::to_value(&told.decisions).expect("JSON");
+        let explained = explain(Vec::new(), Vec::new(), vec![row]);
+        let text = serde_json::to_value(&explained.decisions).expect("JSON");
         let expected = serde_json::json!([{
             "message_id": "msg_1", "channel": "email", "at": "1970-01-01T00:00:07Z", "code": "suppressed",
             "reason": "hard_bounce", "rule": "suppression", "matched": "ses",

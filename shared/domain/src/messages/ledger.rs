@@ -73,7 +73,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_long_ledger_still_tells_how_it_ended() {
+    fn a_full_ledger_still_has_room_for_the_final_decision() {
         assert!(has_room(LONGEST - 1, Decision::Throttled));
         assert!(!has_room(LONGEST, Decision::Throttled));
         assert!(has_room(LONGEST, Decision::Sent));

@@ -175,7 +175,7 @@ impl MessageRow {
                 Settled::Already | Settled::TooLate => Recovery::Nothing,
             };
         }
-        let is_checked = self.work.looked_for_at(Wake::Check, self.id.as_str()).is_some();
+        let is_checked = self.work.wakes_at(Wake::Check, self.id.as_str()).is_some();
         if self.delivery.state != State::Queued || !is_checked {
             return Recovery::Nothing;
         }

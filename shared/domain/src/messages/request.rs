@@ -275,12 +275,12 @@ mod tests {
     }
 
     #[test]
-    fn an_unknown_channel_is_told_alone() {
+    fn an_unknown_channel_is_the_only_error() {
         assert_eq!(refused(&with(json!({"channel": "sms"}))), [("channel".to_owned(), "unknown")]);
     }
 
     #[test]
-    fn times_that_have_passed_are_told_with_the_id_that_may_know_better() {
+    fn the_error_for_times_that_have_passed_has_the_id_of_the_message() {
         let late = with(json!({"send_at": "2026-03-10T11:58:59Z"}));
         assert!(matches!(read(&late), Err(InvalidMessage::Times { id, .. }) if id == read(&plain()).expect("fits").id));
         assert_eq!(

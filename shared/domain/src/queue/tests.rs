@@ -135,7 +135,7 @@ mod mailings {
     }
 
     #[test]
-    fn s3_tells_of_files_and_of_itself() {
+    fn an_s3_event_is_an_upload_only_if_it_is_of_an_uploaded_file() {
         let of = |key: &str| ImportJob::read(&s3_put(key));
         let arrived = Uploaded { id: mailing(), etag: "e1".to_owned(), size: 7 };
         assert_eq!(of(&uploaded_object(&mailing())), Ok(ImportJob::Uploaded(vec![arrived])));

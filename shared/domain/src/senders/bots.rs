@@ -214,17 +214,17 @@ mod tests {
     }
 
     #[test]
-    fn a_secret_is_kept_as_a_hash_and_shown_to_nobody() {
+    fn a_secret_is_stored_as_a_hash_and_never_shown() {
         let row = read(&json!({"slug": "loja", "webhook_secret": "canary-secret-0001"})).expect("fits");
         assert!(row.admits(Some("canary-secret-0001")));
         assert!(!row.admits(Some("canary-secret-0002")) && !row.admits(Some("")) && !row.admits(None));
-        let told = format!("{row:?} {} {}", json!(row), json!(row.view()));
-        assert!(!told.contains("canary"), "{told}");
+        let shown = format!("{row:?} {} {}", json!(row), json!(row.view()));
+        assert!(!shown.contains("canary"), "{shown}");
         assert_eq!(row.view()["has_webhook_secret"], true);
     }
 
     #[test]
-    fn a_bot_without_a_secret_admits_nobody() {
+    fn a_bot_without_a_secret_admits_no_request() {
         let row = read(&json!({"slug": "loja"})).expect("fits");
         assert!(!row.admits(Some("")) && !row.admits(None));
     }

@@ -35,7 +35,7 @@
 //! | A sender's clock is behind | It finds a later time in the row, in the read before a grant or in the refusal, and follows it. |
 //! | A sender's clock is ahead of all that were there before | Its grant moves the time of the bucket forward, and the slots that others hold are over. A sender that waited longer than [`TOLERANCE_MS`] looks at the row before its call and finds that out. Calls of shorter waits are made. |
 //! | A bucket is parked while senders wait for their slots | The same look finds it. |
-//! | A slot is given back | Only if the row was not written since its grant. |
+//! | A slot is released | Only if the row was not written since its grant. |
 //!
 //! No fence can close one gap: the time between the last [`check`] and the moment when the provider
 //! counts the call. A process that is frozen there makes its call late.
@@ -413,7 +413,7 @@ mod tests {
     }
 
     #[test]
-    fn a_slot_that_no_grant_can_have_taken_holds_nobody_up() {
+    fn a_slot_that_no_grant_can_have_taken_delays_no_sender() {
         let at = |ahead_ms: i64, limit: Limit| take(bucket(1_000_000 + ahead_ms), limit, 500);
         assert_eq!(at(60_000, Limit::BOT), Err(NOW_US + 59_500_000));
         assert_eq!(at(7 * 86_400_000, Limit::BOT), Ok(NOW_US));

@@ -317,7 +317,7 @@ mod tests {
     }
 
     #[test]
-    fn a_blank_secret_lets_nobody_in() {
+    fn a_blank_secret_verifies_no_request() {
         for given in [None, Some(""), Some(" ")] {
             for bot in ["blank", "none"] {
                 assert_eq!(secrets().verify_telegram(bot, given), Verified::No);
@@ -334,7 +334,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unknown_source_is_told_from_a_wrong_secret() {
+    fn an_unknown_source_is_distinguished_from_a_wrong_secret() {
         assert_eq!(secrets().verify_telegram("loja", Some("evo-1")), Verified::NoSuchSource);
         assert_eq!(secrets().verify_telegram("Sales", Some("tok-1")), Verified::NoSuchSource);
         assert_eq!(evolution("sales", &[("x-webhook-token", "tok-1")], NOW), Verified::NoSuchSource);

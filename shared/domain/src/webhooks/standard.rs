@@ -175,7 +175,7 @@ mod tests {
         };
         let (first, second) = signed.signature.split_once(' ').expect("two");
         assert!(taken(&[new], &signed.signature) && taken(&[old], &signed.signature));
-        assert!(taken(&[new], first) && !taken(&[old], first), "the current one stands first");
+        assert!(taken(&[new], first) && !taken(&[old], first), "the current one is the first");
         assert!(taken(&[old], second) && taken(&[new, old], second));
         assert!(!taken(&[b"other"], &signed.signature) && !taken(&[], &signed.signature));
     }
@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn what_stands_beside_a_good_signature_does_not_matter() {
+    fn invalid_signatures_beside_a_valid_one_are_ignored() {
         for signature in
             [format!("v1,AAAA {SIGNATURE}"), format!("{SIGNATURE} {SIGNATURE}"), format!("v1a,x v2,y  {SIGNATURE} ")]
         {

@@ -92,7 +92,7 @@ pub fn always<R: DeliveryRow>() -> Vec<(&'static str, Condition<R>)> {
                 let next = next_of_entry(world.row.delivery(), MailingState::Processing, false, when_due);
                 return world.state().is_settled() || next != EntryNext::Leave;
             };
-            let is_indexed = |wake: Wake| work.looked_for_at(wake, id).is_some();
+            let is_indexed = |wake: Wake| work.wakes_at(wake, id).is_some();
             let is_recoverable = || world.row.recover(model.policy, world.now()).is_some();
             match world.state() {
                 State::Queued | State::Sending => is_indexed(Wake::Check) && is_recoverable(),

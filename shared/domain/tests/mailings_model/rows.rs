@@ -36,7 +36,7 @@ pub enum When {
 
 impl When {
     pub fn of(at: Timestamp) -> Self {
-        // A few milliseconds tell runs of the mailing apart.
+        // Runs of the mailing differ by a few milliseconds.
         if at > NOW.plus_ms(100) { Self::Future } else { Self::Past }
     }
 
@@ -162,7 +162,7 @@ impl Mailing {
             retry_unknown: small(row.retry_unknown),
             emits: small(row.work.emits),
             emits_now: row.work.emit.is_some(),
-            wake: row.work.looked_for_at(Wake::Check, id().as_str()).map(When::of),
+            wake: row.work.wakes_at(Wake::Check, id().as_str()).map(When::of),
             lease: row.lease.as_ref().map(Held::of),
             lines: small(row.progress.rows),
             // After the import, only the number of recipients is left.
@@ -264,7 +264,7 @@ impl Shard {
             retried_unknown: small(row.retried_unknown),
             touched: small(row.touched),
             emits: small(row.work.emits),
-            wake: row.work.looked_for_at(Wake::Check, &wake_id).map(When::of),
+            wake: row.work.wakes_at(Wake::Check, &wake_id).map(When::of),
         }
     }
 

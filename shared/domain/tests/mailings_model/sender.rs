@@ -128,7 +128,7 @@ impl MailingModel {
             }
             Step::Hold { seen } => {
                 let read = Mailing { run: seen.run, ..world.mailing }.row();
-                // If somebody has paused or resumed the mailing since, it stays as it is.
+                // If the mailing was paused or resumed since, it stays as it is.
                 if !world.mailing.row().is_another_run(&read) {
                     let why = Some(SendingHold::NotAuthorized);
                     // A mailing that cannot pause is over.
@@ -201,7 +201,7 @@ impl MailingModel {
             MailingState::Pending | MailingState::Queued => {
                 let since = NOW.plus_ms(world.runs.into());
                 match world.change_mailing(|row| row.begun(&Default::default(), since)) {
-                    // Only a refusal by the provider tells runs apart.
+                    // Runs are counted only in worlds where a provider refuses the account.
                     Ok(()) => world.runs += u8::from(self.budget.holds > 0),
                     Err(NotMoved::Already) => {}
                     Err(NotMoved::Refused) => return Some((turn, Step::Release(false))),

@@ -213,7 +213,7 @@ pub struct World {
     pub budget: Budget,
     /// A cancel was answered.
     pub canceled: bool,
-    /// The number of runs of sending, if they must be told apart.
+    /// The number of runs of sending, if the model distinguishes them.
     pub runs: u8,
     /// The first property that a step on the way to this state violated.
     pub violated: Option<&'static str>,
@@ -234,7 +234,7 @@ impl World {
     }
 
     /// Writes a change of the mailing, if it has not changed since `before` was read. Returns
-    /// `false` if somebody has.
+    /// `false` if it has.
     pub fn commit_mailing(&mut self, before: &Mailing, after: &MailingRow) -> bool {
         let is_as_read = before.is_as_read(&self.mailing);
         if is_as_read {

@@ -21,7 +21,7 @@ pub mod name {
     pub const WATERMARKS: &str = "the watermarks are in order";
     pub const PART_ONCE: &str = "a part that may have been sent is not repeated";
     pub const FINISHED: &str = "an answered batch is finished";
-    pub const LOOKED_FOR: &str = "recovery looks for whatever is unanswered, unless a person has to act";
+    pub const CHECKED: &str = "recovery checks every unanswered conversation, unless a person has to act";
     pub const ANSWERED: &str = "in the end every message is answered, or the conversation says why not";
 }
 
@@ -71,7 +71,7 @@ pub fn always() -> Vec<(&'static str, Condition)> {
         (name::FINISHED, |_, world| {
             world.batches.iter().all(|batch| batch.finished == (batch.number <= world.course.answered))
         }),
-        (name::LOOKED_FOR, |_, world| {
+        (name::CHECKED, |_, world| {
             let waits_for_person = world.course.phase == Phase::Stuck || world.course.hold.is_some();
             world.course.answered == world.course.received || waits_for_person || world.check.is_some()
         }),

@@ -188,7 +188,7 @@ impl Conversations {
                     finished_at,
                     expires_at,
                 };
-                // Nobody has answered this batch.
+                // This batch has no answer yet.
                 Write::put(&self.table, keys::conversation_batch(&batch), &stored)?.when(Condition::Absent)
             }
             OfBatch::Ended(outcome) => {

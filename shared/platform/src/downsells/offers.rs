@@ -19,7 +19,8 @@ use crate::suppressions;
 
 impl Downsells {
     /// Starts an attempt at an offer that may be sent. The claim holds only if the rows are as they
-    /// were read: nobody has paid, and no other sender has started the attempt.
+    /// were read: the contact has not paid, and no other sender has started the
+    /// attempt.
     pub async fn claim(
         &self,
         invocation: &Invocation,
@@ -108,7 +109,7 @@ impl Downsells {
         Ok(self.change_offer(invocation, offer, rule, None).await?.row())
     }
 
-    /// Tells recovery that an offer waits in its queue until `until`.
+    /// Postpones recovery's check of an offer, because its queue hides it until `until`.
     pub async fn postpone(
         &self,
         invocation: &Invocation,

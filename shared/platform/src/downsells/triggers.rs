@@ -22,8 +22,8 @@ impl Downsells {
             if plan.steps.is_empty() {
                 return Ok(Break(plan));
             }
-            // Nobody has paid since the contact was read: an offer stores how many payments there
-            // were when it was created.
+            // The contact has not paid since it was read: an offer stores the number of payments at
+            // its creation.
             let unpaid_since = self.charges_unchanged(&id, contact.charges.as_ref());
             let committed = self.commit_plan(invocation, &id, vec![unpaid_since], &plan).await?;
             Ok(if committed { Break(plan) } else { Continue(()) })

@@ -72,8 +72,8 @@ impl Mailings {
     ) -> Result<Checkpoint, StoreError> {
         let until = invocation.current().plus_ms(LEASE_MS);
         let next = row.checkpointed(held, progress, until);
-        // This importer still holds the lease, the import is still under way, and nobody has
-        // canceled the mailing.
+        // This importer still holds the lease, the import is still under way, and the mailing
+        // has not been canceled.
         let importing = Condition::of(&row.importing_as_read())?;
         let canceled = Condition::is_not("state", MailingState::Canceled.as_str());
         let wanted = Condition::all([Condition::of(&held.fence())?, importing, canceled]);
@@ -154,7 +154,7 @@ impl Mailings {
     /// Fails a mailing whose file cannot be imported and releases its name, in one transaction. The
     /// shards with the entries that exist are enqueued, so that senders mark the entries as not to
     /// be sent. `found` is the importer's lease and progress; it is `None` for a file that did not
-    /// arrive, because nobody holds a lease for it.
+    /// arrive, because no importer has taken a lease for it.
     pub async fn import_failed(
         &self,
         invocation: &Invocation,

@@ -67,8 +67,8 @@ impl Mailings {
         Ok(())
     }
 
-    /// Commits a change of a mailing that was read as `before`. Returns whether nobody has changed
-    /// it since.
+    /// Commits a change of a mailing that was read as `before`. Returns `false` if the mailing has
+    /// changed since it was read.
     async fn commit_once(
         &self,
         invocation: &Invocation,

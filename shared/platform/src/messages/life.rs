@@ -203,7 +203,7 @@ impl Messages {
         Ok(if committed { recovery } else { Recovery::Nothing })
     }
 
-    /// Tells recovery that a message waits in its queue until `until`.
+    /// Postpones recovery's check of a message, because its queue hides it until `until`.
     pub async fn postpone(
         &self,
         invocation: &Invocation,

@@ -228,7 +228,7 @@ impl Write {
         Ok(write.when(Condition::of(&fence)?))
     }
 
-    /// Builds the check that nobody has changed a row since it was read.
+    /// Builds the check that a row has not changed since it was read.
     pub fn unchanged<R: Row>(table: &str, row: &R) -> Result<Self, StoreError> {
         Ok(Self::check(table, row.key(), Condition::of(&row.fence())?))
     }

@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failed_condition_is_told_at_its_write_and_outweighs_a_conflict() {
+    fn a_failed_condition_is_reported_for_its_write_also_beside_a_conflict() {
         let judged = judge(&[reason("TransactionConflict"), reason("ConditionalCheckFailed"), reason("None")]);
         let Canceled::Conditions(refusals) = judged else { panic!("not by condition") };
         assert_eq!(refusals.iter().map(Option::is_some).collect::<Vec<_>>(), [false, true, false]);

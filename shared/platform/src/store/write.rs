@@ -372,7 +372,7 @@ impl Store {
                 sent.map(|_| None).map_err(|error| failure(&error, refusal!(DeleteItemError)))
             }
             Change::Check => {
-                Err(Failure::Error(StoreError::Rejected("a check stands only in a transaction".to_owned())))
+                Err(Failure::Error(StoreError::Rejected("a check is allowed only in a transaction".to_owned())))
             }
         }
     }

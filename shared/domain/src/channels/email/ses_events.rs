@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn the_other_kinds_are_told_apart() {
+    fn every_other_kind_of_event_is_recognized() {
         assert_eq!(read(fixture!("send")).expect("readable").kind, Kind::Send);
         assert_eq!(read(fixture!("delivery")).expect("readable").kind, Kind::Delivery);
         let complaint = read(fixture!("complaint")).expect("readable");
@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mail_of_somebody_else_has_no_message() {
+    fn a_mail_that_umavez_did_not_send_has_no_message() {
         let mut event: Value = serde_json::from_str(fixture!("bounce")).expect("JSON");
         event["mail"]["tags"] = json!({"ses:configuration-set": ["x"]});
         assert_eq!(read(&event.to_string()).expect("readable").message, None);

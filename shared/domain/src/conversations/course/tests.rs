@@ -67,7 +67,7 @@ fn a_claim_that_takes_a_part_leaves_the_rest_pending_and_it_is_the_next_batch_at
     let finished = claimed.replied(1, at(8)).part_ended(PartEnd::Sent, at(9));
     assert_eq!((finished.answered, finished.unanswered_since()), (2, Some(at(2).millis())));
     assert_eq!(finished.wake_up(at(9), &TIMING), Some(at(7)), "it is due");
-    assert!(finished.recovery_check_at(at(9), &TIMING).is_some(), "and looked for");
+    assert!(finished.recovery_check_at(at(9), &TIMING).is_some(), "and recovery checks it");
     let next = asked(&finished, 9);
     assert_eq!((next.answered, next.claimed, next.pending_since), (2, 3, None));
 }
@@ -79,7 +79,7 @@ fn a_claim_takes_no_more_than_there_is() {
 }
 
 #[test]
-fn messages_that_are_stored_no_more_are_passed_over_and_nobody_is_asked() {
+fn expired_messages_are_skipped_without_a_question_to_the_responder() {
     let pending = received(&[0, 1, 2]);
     let passed = pending.claim(Portion::Expired { last: 2 }, at(7), &TIMING);
     assert_eq!((passed.phase, passed.answered, passed.claimed, passed.attempts), (Phase::Idle, 2, 2, 0));
@@ -127,7 +127,7 @@ fn a_worker_that_dies_each_time_ends_as_a_call_for_a_person() {
 }
 
 #[test]
-fn a_late_answer_is_waited_for_and_wanted_as_long_as_nobody_gave_another() {
+fn a_late_answer_is_accepted_until_there_is_another() {
     let awaiting = asked(&received(&[0]), 5).awaiting(at(6), &TIMING);
     assert_eq!(awaiting.next(at(605), &TIMING), WorkerStep::Rest);
     assert!(awaiting.wants_reply(1) && !awaiting.wants_reply(2));
@@ -136,7 +136,7 @@ fn a_late_answer_is_waited_for_and_wanted_as_long_as_nobody_gave_another() {
     let sending = awaiting.replied(1, at(7));
     assert!(!sending.wants_reply(1));
     let stuck = Course { phase: Phase::Stuck, ..awaiting };
-    assert!(stuck.wants_reply(1), "better late than by nobody");
+    assert!(stuck.wants_reply(1), "a late answer is better than none");
 }
 
 #[test]
@@ -161,7 +161,7 @@ fn held(course: &Course, until: Option<i64>) -> Course {
 }
 
 #[test]
-fn whoever_holds_a_conversation_is_not_interrupted_at_the_claim_nor_before_sending() {
+fn a_held_conversation_is_neither_claimed_nor_answered() {
     let pending = held(&received(&[0]), None);
     assert_eq!(pending.next(at(99), &TIMING), WorkerStep::Rest);
     assert_eq!(pending.wake_up(at(99), &TIMING), None);
@@ -232,8 +232,8 @@ fn what_a_person_answered_is_answered() {
 #[test]
 fn a_person_who_wrote_before_the_last_message_or_with_it_has_not_answered_it() {
     let pending = received(&[0, 3]);
-    assert!(pending.answered_by_person(Some(at(2))).is_pending(), "told late");
-    assert!(pending.answered_by_person(Some(at(3))).is_pending(), "nobody knows which was first");
+    assert!(pending.answered_by_person(Some(at(2))).is_pending(), "reported late");
+    assert!(pending.answered_by_person(Some(at(3))).is_pending(), "it is unknown which was first");
     assert!(!pending.answered_by_person(Some(at(4))).is_pending());
 }
 
@@ -288,7 +288,7 @@ fn what_is_left_of_a_reply_is_not_said_after_a_person_has_answered() {
 }
 
 #[test]
-fn whatever_is_not_settled_is_looked_for_at_some_time_unless_a_person_has_it() {
+fn recovery_checks_every_unsettled_conversation_unless_a_person_holds_it() {
     let pending = received(&[0]);
     assert_eq!(pending.recovery_check_at(at(0), &TIMING), Some(at(65)));
     let asking = asked(&pending, 5);

@@ -277,8 +277,8 @@ mod tests {
 
     #[test]
     fn a_name_and_a_time_that_are_not_there_are_none() {
-        let nobody = json!({"text": "a", "from": null, "chat": {"id": 5, "type": "private"}, "date": -1});
-        let message = one(&with(&nobody));
+        let anonymous = json!({"text": "a", "from": null, "chat": {"id": 5, "type": "private"}, "date": -1});
+        let message = one(&with(&anonymous));
         assert_eq!((message.name, message.sent_at), (None, None));
         let chat = json!({"id": 5, "type": "private", "first_name": "Bia", "last_name": " "});
         let message = one(&with(&json!({"text": "a", "from": null, "chat": chat, "date": i64::MAX})));

@@ -158,7 +158,7 @@ fn an_outcome_settles_the_attempt_that_is_under_way_and_no_other() {
 }
 
 #[test]
-fn sent_is_true_whoever_says_it_and_whenever() {
+fn proof_of_sending_counts_from_every_source_at_any_time() {
     let resent = unknown(1).resent().expect("queued again");
     let failed = now(sending(1).settled(1, &FAILED, NOW));
     let not_sent = unknown(1).declared(false, NOW).expect("settled");
@@ -286,7 +286,7 @@ fn what_is_known_of_the_attempts_does_not_depend_on_the_order_of_events() {
 }
 
 #[test]
-fn a_cancel_is_truthful_and_stays_so() {
+fn a_cancel_answers_canceled_in_flight_or_already_sent_and_a_repeat_the_same() {
     use Cancel::{Already, AlreadySent, Ended, InFlight, Now};
     let answers: Vec<_> = ALL.into_iter().map(|state| Delivery { state, attempt: 1, ..queued() }.cancel().0).collect();
     assert_eq!(answers, [Now, InFlight, AlreadySent, Ended, InFlight, Ended, Already, Ended, Ended]);

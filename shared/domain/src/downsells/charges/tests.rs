@@ -85,7 +85,7 @@ fn expired_before_created_is_expired_and_can_still_be_paid() {
 }
 
 #[test]
-fn a_charge_that_was_over_when_it_was_told_stays_over() {
+fn a_charge_that_was_already_expired_when_it_was_reported_stays_expired() {
     let ChargeChange::Transaction(row) = created(&none(), &unknown(), &of("t1"), until(now()), now()) else {
         panic!("it is over")
     };
@@ -148,12 +148,12 @@ fn the_newest_charge_is_the_one_that_was_made_last_of_those_that_can_be_paid() {
 }
 
 #[test]
-fn a_payment_that_names_nobody_counts_when_its_contact_is_named() {
+fn a_payment_without_a_contact_counts_when_its_contact_is_named() {
     let expired = unplaced(&unknown(), ChargeStatus::Expired, now()).expect("it is new");
     assert!(!expired.is_unplaced_payment());
     let row = unplaced(&expired, ChargeStatus::Paid, now()).expect("it moves forward");
     assert_eq!((row.status, row.charge(), row.version), (ChargeStatus::Paid, None, 2));
-    assert_eq!(unplaced(&row, ChargeStatus::Paid, now()), None, "told again");
+    assert_eq!(unplaced(&row, ChargeStatus::Paid, now()), None, "reported again");
     assert_eq!(unplaced(&row, ChargeStatus::Expired, now()), None, "paid is paid");
     assert!(row.is_unplaced_payment());
     assert_eq!(expired_again(&row), ChargeChange::Known(ChargeStatus::Paid));
@@ -168,7 +168,7 @@ fn expired_again(row: &TransactionRow) -> ChargeChange {
 }
 
 #[test]
-fn what_was_looked_after_is_looked_for_at_its_next_end() {
+fn after_a_check_the_charges_are_checked_when_the_next_one_expires() {
     let (charges, _) = both(created(&none(), &unknown(), &of("t1"), until(now().plus_ms(1_000)), now()));
     let charges = charges.created("t2", until(now().plus_ms(9_000)), now()).expect("room");
     assert!(!charges.is_overdue(now().plus_ms(999)) && charges.is_overdue(now().plus_ms(1_000)), "at its first end");

@@ -134,12 +134,12 @@ fn an_event_has_no_clock_in_its_id() {
 }
 
 #[test]
-fn the_same_event_is_a_duplicate_whenever_it_is_told_and_whatever_became_of_it() {
-    let told_later =
+fn a_repeated_event_is_a_duplicate_at_any_time_and_after_any_outcome() {
+    let reported_later =
         |contact: &Contact| plan(&TriggerEvent { at: minutes(9), ..start("5001") }, &[plain()], contact, minutes(99));
     let duplicate = Plan { steps: Vec::new(), duplicates: 1 };
-    assert_eq!(told_later(&with_start()), duplicate);
-    assert_eq!(told_later(&ended(with_start(), Some(now()))), duplicate);
+    assert_eq!(reported_later(&with_start()), duplicate);
+    assert_eq!(reported_later(&ended(with_start(), Some(now()))), duplicate);
     let mut refused = with_start();
     asked(&mut refused, &start("5002"), &[plain()], now());
     assert_eq!(plan(&start("5002"), &[plain()], &ended(refused, None), minutes(99)), duplicate);
@@ -267,7 +267,7 @@ fn what_may_have_been_sent_keeps_its_slot_also_after_a_payment() {
 }
 
 #[test]
-fn a_charge_joins_the_pending_offer_of_a_start_and_the_earlier_time_stands() {
+fn a_charge_joins_the_pending_offer_of_a_start_and_the_earlier_time_is_kept() {
     let contact = with_start();
     let later = TriggerEvent { at: minutes(3), ..pix("t1") };
     let plan = plan(&later, &[plain()], &contact, minutes(3));
@@ -291,7 +291,7 @@ fn a_charge_joins_once_and_a_start_joins_nothing() {
 }
 
 #[test]
-fn downsells_that_are_at_rest_or_not_for_the_trigger_are_passed_over() {
+fn downsells_that_are_inactive_or_not_for_the_trigger_are_skipped() {
     let downsells = [
         downsell(1, &json!({"active": false})),
         downsell(2, &json!({"after_start": false})),

@@ -147,7 +147,7 @@ fn only_a_queued_offer_is_claimed_and_only_as_its_next_attempt() {
 }
 
 #[test]
-fn a_claim_emits_nothing_and_is_looked_for_after_its_deadline() {
+fn a_claim_emits_nothing_and_recovery_checks_it_after_its_deadline() {
     let row = sending();
     assert_eq!((row.delivery.state, row.delivery.attempt, row.work.emit.as_ref()), (State::Sending, 1, None));
     assert_eq!((row.delivery.deadline, row.delivery.claim.as_deref()), (Some(deadline().millis()), Some("r/0")));
@@ -220,7 +220,7 @@ fn an_outcome_other_than_sent_counts_only_while_its_attempt_is_under_way() {
 }
 
 #[test]
-fn sent_is_true_whoever_says_it_and_whenever() {
+fn proof_of_sending_counts_from_every_source_at_any_time() {
     let second = in_doubt().claimed(&claim(2, minutes(9)), minutes(8)).expect("it is queued");
     let failed = learned(&sending(), 1, &Verdict::Failed { code: "a", suppress: false });
     for row in [sending(), unknown(), in_doubt(), failed] {
@@ -296,7 +296,7 @@ fn what_is_still_to_be_sent_ends_with_its_reason_and_is_kept_for_a_while() {
 }
 
 #[test]
-fn a_cancel_tells_the_truth() {
+fn a_cancel_answers_canceled_in_flight_or_already_sent() {
     let cancel = |row: &OfferRow| row.cancel(CancelReason::Paid, minutes(8), KEEP_DAYS);
     let (now, row) = cancel(&of_start());
     assert_eq!((now, row.map(|row| row.status)), (Cancel::Now, Some(OfferStatus::Canceled)));
@@ -325,7 +325,7 @@ fn a_cancel_during_an_attempt_is_the_reason_only_if_the_attempt_was_not_sent() {
 }
 
 #[test]
-fn a_person_can_say_what_became_of_an_unknown_offer_and_of_no_other() {
+fn a_person_can_declare_the_outcome_of_an_unknown_offer_and_of_no_other() {
     let sent_row = unknown().declared(true, minutes(9), KEEP_DAYS).expect("it is unknown");
     assert_eq!(
         (sent_row.status, sent_row.delivery.sent_at, sent_row.unknown),
@@ -352,16 +352,16 @@ fn emitted(recovery: Recovery<OfferRow>) -> OfferRow {
 }
 
 #[test]
-fn an_offer_that_nobody_took_on_is_emitted_again_and_looked_for_less_and_less() {
+fn an_offer_without_a_claim_is_emitted_again_and_checked_less_and_less_often() {
     let mut row = of_start();
     let mut waits = Vec::new();
     for _ in 0..9 {
-        let (_, at) = waits_in(&row).expect("it is looked for");
+        let (_, at) = waits_in(&row).expect("it is checked");
         let before = row.work.emit.as_ref().map(|emit| emit.seq);
         row = emitted(row.recovered(HOLD, at, 0, KEEP_DAYS));
         assert!(row.work.emit.as_ref().map(|emit| emit.seq) > before, "the relay sees another emission");
         assert!(row.is_queued() && row.delivery.attempt == 0);
-        waits.push((waits_in(&row).expect("it is looked for").1.millis() - at.millis()) / CHECK_AFTER_MS);
+        waits.push((waits_in(&row).expect("it is checked").1.millis() - at.millis()) / CHECK_AFTER_MS);
     }
     assert_eq!(waits, [2, 4, 8, 16, 32, 64, 64, 64, 64]);
 }
@@ -400,17 +400,17 @@ fn what_waits_for_nothing_is_left_by_recovery() {
 }
 
 #[test]
-fn an_offer_that_goes_back_to_its_queue_is_not_looked_for_before_that_is_over() {
+fn an_offer_that_its_queue_hides_is_not_checked_before_it_is_visible() {
     let row = of_start();
-    let (_, looked_for) = waits_in(&row).expect("it is looked for");
-    assert_eq!(row.postponed(minutes(5), minutes(5)), None, "there is time enough");
-    let back = row.postponed(looked_for, minutes(5)).expect("it would be taken for lost");
-    assert_eq!(waits_in(&back), Some((Wake::Check, looked_for.plus_ms(CHECK_AFTER_MS))));
+    let (_, check_at) = waits_in(&row).expect("it is checked");
+    assert_eq!(row.postponed(minutes(5), minutes(5)), None, "the check comes late enough");
+    let back = row.postponed(check_at, minutes(5)).expect("the check would come too soon");
+    assert_eq!(waits_in(&back), Some((Wake::Check, check_at.plus_ms(CHECK_AFTER_MS))));
     assert_eq!(
         (back.work.emit, back.delivery.state, back.version),
         (row.work.emit, row.delivery.state, row.version + 1)
     );
-    assert_eq!(sending().postponed(minutes(99), minutes(5)), None, "it is not for this sender to say");
+    assert_eq!(sending().postponed(minutes(99), minutes(5)), None, "an attempt is under way");
 }
 
 #[test]
@@ -462,7 +462,7 @@ fn a_sender_sees_an_offer_as_it_sees_any_message() {
 }
 
 #[test]
-fn a_claim_is_looked_for_soon_after_its_deadline_and_moves_only_where_it_would_not_be() {
+fn a_claim_moves_the_check_only_if_it_would_come_long_after_the_deadline() {
     let row = of_start();
     let claimed = row.claimed(&claim(1, deadline()), minutes(5)).expect("it is queued");
     assert_eq!(claimed.work.wake_at, row.work.wake_at, "its place costs nothing");

@@ -123,23 +123,23 @@ mod tests {
     /// Reads as a worker does: in pieces of this size, and in larger ones only where a line does
     /// not fit.
     fn in_pieces(file: &[u8], size: usize) -> Vec<(u64, Result<String, &'static str>)> {
-        let (mut at, mut told, mut wanted) = (Position::START, Vec::new(), size);
+        let (mut at, mut read, mut wanted) = (Position::START, Vec::new(), size);
         while (at.next_byte as usize) < file.len() || at.skipping {
             let from = at.next_byte as usize;
             let to = (from + wanted).min(file.len());
             let mut lines = Lines::of(&file[from..to], at, to == file.len());
-            told.extend(lines.by_ref().map(|line| (line.number, line.text.map(str::to_owned))));
+            read.extend(lines.by_ref().map(|line| (line.number, line.text.map(str::to_owned))));
             wanted = if lines.position() == at { wanted + size } else { size };
             at = lines.position();
         }
-        told
+        read
     }
 
     #[test]
     fn lines_are_numbered_from_one_and_the_last_needs_no_end() {
-        let told = all("\u{feff}{\"a\":1}\r\n\n b \nlast".as_bytes());
+        let lines = all("\u{feff}{\"a\":1}\r\n\n b \nlast".as_bytes());
         let texts = ["{\"a\":1}", "", "b", "last"].map(|text| Ok(text.to_owned()));
-        assert_eq!(told, (1..=4).zip(texts).collect::<Vec<_>>());
+        assert_eq!(lines, (1..=4).zip(texts).collect::<Vec<_>>());
         assert_eq!(all(b""), []);
         assert_eq!(all(b"\n").len(), 1);
     }
@@ -149,9 +149,9 @@ mod tests {
         let mut file = b"one\n\xff\xfe\n".to_vec();
         file.extend(vec![b'x'; LONGEST_LINE + 10]);
         file.extend(b"\nfour");
-        let told: Vec<_> = all(&file).into_iter().map(|(_, text)| text).collect();
+        let lines: Vec<_> = all(&file).into_iter().map(|(_, text)| text).collect();
         let expected = [Ok("one".to_owned()), Err("is not UTF-8"), Err("is longer than 256 KB"), Ok("four".to_owned())];
-        assert_eq!(told, expected);
+        assert_eq!(lines, expected);
     }
 
     #[test]

@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn bad_input_is_told_by_field() {
+    fn invalid_input_names_its_fields() {
         use FieldProblem::{Conflicting, Missing, NotAllowed, OutOfRange, Unknown, WrongType};
         let cases = [
             (json!({}), vec![("source", Missing), ("lines", Missing)]),
@@ -129,9 +129,9 @@ mod tests {
             ),
             (json!({"source": "email", "lines": "{}", "schema": "pkm"}), vec![("schema", Unknown)]),
         ];
-        for (body, told) in cases {
-            let told: Vec<_> = told.into_iter().map(|(field, code)| (field.to_owned(), code)).collect();
-            assert_eq!(read(&body), Err(told));
+        for (body, errors) in cases {
+            let errors: Vec<_> = errors.into_iter().map(|(field, code)| (field.to_owned(), code)).collect();
+            assert_eq!(read(&body), Err(errors));
         }
     }
 }

@@ -80,7 +80,7 @@ impl Row for BackfillRow {
         keys::backfill(&self.backfill_id)
     }
 
-    /// Nobody has changed the job since it was read, or taken or renewed its lease.
+    /// Neither the job nor its lease has changed since it was read.
     fn fence(&self) -> Fence {
         let lease = self.lease.as_ref();
         Fence::same(&json!({
@@ -319,7 +319,7 @@ mod tests {
                 }
                 match decision {
                     InsertDecision::Read(id) => stored.read = Some(table.entry(&id)),
-                    InsertDecision::Look => stored = table.met(&asked),
+                    InsertDecision::Look => stored = table.rows_for(&asked),
                     InsertDecision::Done(outcome) => break outcome,
                     InsertDecision::Write { changes, outcome } => {
                         if table.make(&changes).is_ok() {
@@ -329,7 +329,7 @@ mod tests {
                             writes -= 1;
                             break outcome;
                         }
-                        stored = table.met(&asked);
+                        stored = table.rows_for(&asked);
                     }
                     InsertDecision::Refused(errors) => panic!("{errors:?}"),
                 }

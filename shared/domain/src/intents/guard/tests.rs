@@ -33,29 +33,29 @@ fn taken(guard: &GuardRow, asked: &GuardRequest, now: Timestamp) -> GuardRow {
     }
 }
 
-fn given_back(guard: &GuardRow, asked: &GuardRequest, now: Timestamp) -> GuardRow {
-    guard.give_back(&asked.hold.holder, &asked.hold.fingerprint, now).expect("it stands")
+fn released(guard: &GuardRow, asked: &GuardRequest, now: Timestamp) -> GuardRow {
+    guard.give_back(&asked.hold.holder, &asked.hold.fingerprint, now).expect("it is held")
 }
 
 #[test]
-fn every_hold_is_kept_and_each_is_given_back_by_itself() {
+fn every_hold_is_kept_and_each_is_released_by_itself() {
     let now = start();
     let [a, b, c] = [0, 9, 17].map(|days| asked(days, now.plus_days(days as i64), now));
     let guard = taken(&taken(&taken(&GuardRow::empty(now), &a, now), &b, now), &c, now);
-    let guard = given_back(&given_back(&guard, &c, now), &b, now);
+    let guard = released(&released(&guard, &c, now), &b, now);
     assert_eq!(guard.holds, [a.hold]);
     let TakeOutcome::Conflicting(conflict) = guard.take(&asked(4, now, now), now) else { panic!("two in one window") };
     assert_eq!(conflict.next_eligible_at, now.plus_days(7).seconds());
 }
 
 #[test]
-fn a_hold_that_was_given_back_does_not_come_back_with_another() {
+fn a_released_hold_does_not_come_back_with_another() {
     let now = start();
     let (a, b) = (asked(1, now.plus_days(200), now), asked(2, now.plus_days(300), now));
     let guard = taken(&taken(&GuardRow::empty(now), &a, now), &b, now);
-    let guard = given_back(&given_back(&guard, &a, now), &b, now);
+    let guard = released(&released(&guard, &a, now), &b, now);
     assert_eq!((guard.holds.len(), guard.expires_at), (0, now.seconds()));
-    assert!(guard.give_back(&a.hold.holder, &a.hold.fingerprint, now).is_none(), "nothing of it is left to give back");
+    assert!(guard.give_back(&a.hold.holder, &a.hold.fingerprint, now).is_none(), "there is nothing more to release");
 }
 
 #[test]
@@ -102,7 +102,7 @@ fn scheduled_holds_are_bounded_and_a_hold_for_now_is_not_one_of_them() {
     assert_eq!(guard.take(&asked(99, now.plus_days(350), now), now), TakeOutcome::Full);
     let guard = taken(&guard, &asked(100, now, now), now);
     assert_eq!(guard.holds.len(), MOST_SCHEDULED + 1);
-    let guard = given_back(&guard, &asked(5, now.plus_days(40), now), now);
+    let guard = released(&guard, &asked(5, now.plus_days(40), now), now);
     taken(&guard, &asked(99, now.plus_days(350), now), now);
 }
 
@@ -125,7 +125,7 @@ fn a_guard_that_is_made_again_has_no_version_of_the_one_before() {
 
 /// Any order of accepting, cancelling, failing and expiring leaves exactly the windows of the
 /// messages that were sent or are still scheduled. The oracle keeps every hold that was taken and
-/// not given back, and compares moments in milliseconds.
+/// not released, and compares moments in milliseconds.
 #[test]
 fn after_any_history_the_guard_allows_exactly_what_keeps_a_window_of_distance() {
     const WEEK_MS: i64 = 7 * DAY_MS;
@@ -160,7 +160,7 @@ fn after_any_history_the_guard_allows_exactly_what_keeps_a_window_of_distance() 
                             guard = next;
                         }
                         TakeOutcome::Conflicting(conflict) => {
-                            assert!(!free, "seed {seed}: blocked by {}, which does not stand", conflict.hold.holder);
+                            assert!(!free, "seed {seed}: blocked by {}, which is not valid", conflict.hold.holder);
                         }
                         TakeOutcome::Full => panic!("seed {seed}: there is room"),
                     }
@@ -213,7 +213,7 @@ fn an_attempt_that_was_not_sent_delays_no_other_message() {
     let guard = attempted(&guard, &first, tried_at);
     let due = now.plus_days(7);
     assert!(matches!(guard.begin(&begun(&next, due), due), BeginOutcome::Wait { .. }), "it may have been sent");
-    let guard = guard.suspend(&first.hold.holder, &first.hold.fingerprint, tried_at).expect("it stands");
+    let guard = guard.suspend(&first.hold.holder, &first.hold.fingerprint, tried_at).expect("it is held");
     assert!(guard.suspend(&first.hold.holder, &first.hold.fingerprint, tried_at).is_none(), "nothing is left to write");
     attempted(&guard, &next, due);
 }
@@ -269,7 +269,7 @@ fn after_any_history_late_sends_are_a_window_apart_and_wait_for_sends_only() {
                         }
                         BeginOutcome::Yes(next) => {
                             let hold = &asked.hold;
-                            guard = next.suspend(&hold.holder, &hold.fingerprint, now).expect("it stands");
+                            guard = next.suspend(&hold.holder, &hold.fingerprint, now).expect("it is held");
                         }
                         BeginOutcome::Wait { by, guard: next } => {
                             let blocking = messages.iter().find(|(asked, _)| asked.hold.holder == by.holder);

@@ -1,45 +1,45 @@
 use super::*;
 use crate::mailings::{Encoding, ImportOptions};
 
-type Told = Vec<Result<Record, UnreadableFile>>;
+type AllRecords = Vec<Result<Record, UnreadableFile>>;
 
 fn detect(file: &[u8]) -> Format {
     Format::detect(file, true, &ImportOptions::default()).expect("a format")
 }
 
-fn all(file: &[u8]) -> Told {
+fn all(file: &[u8]) -> AllRecords {
     let format = detect(file);
     Records::of(&file[format.start.next_byte as usize..], &format, format.start, true).collect()
 }
 
 /// Reads a file as an importer does: in pieces of this size, and in longer ones only where a record
 /// does not fit. It keeps nothing but the checkpoint after each piece.
-fn in_pieces(file: &[u8], size: usize) -> Told {
+fn in_pieces(file: &[u8], size: usize) -> AllRecords {
     let checkpoint = serde_json::to_string(&detect(file)).expect("json");
-    let (mut at, mut told, mut wanted) = (detect(file).start, Told::new(), size);
+    let (mut at, mut found, mut wanted) = (detect(file).start, AllRecords::new(), size);
     while (at.next_byte as usize) < file.len() || at.skipping {
         let format: Format = serde_json::from_str(&checkpoint).expect("read back");
         let from = at.next_byte as usize;
         let to = (from + wanted).min(file.len());
         let mut records = Records::of(&file[from..to], &format, at, to == file.len());
-        told.extend(records.by_ref());
-        if told.last().is_some_and(Result::is_err) {
+        found.extend(records.by_ref());
+        if found.last().is_some_and(Result::is_err) {
             break;
         }
         wanted = if records.place() == at { wanted + size } else { size };
         assert!(wanted <= LONGEST_RECORD + 4 + size, "a piece of that length gets on");
         at = records.place();
     }
-    told
+    found
 }
 
-fn shown(told: &Told) -> Vec<String> {
+fn shown(found: &AllRecords) -> Vec<String> {
     let show = |record: &Result<Record, UnreadableFile>| match record {
         Ok(Record { line, recipient: Ok(row), .. }) => format!("{line} {} {:?}", row.email, row.variables),
         Ok(Record { line, recipient: Err(problem), .. }) => format!("{line} {problem}"),
         Err(unreadable) => unreadable.to_string(),
     };
-    told.iter().map(show).collect()
+    found.iter().map(show).collect()
 }
 
 fn utf16(text: &str) -> Vec<u8> {
@@ -85,7 +85,7 @@ fn an_import_resumes_at_any_record() {
     let (format, whole) = (detect(file), all(file));
     for (done, record) in whole.iter().enumerate() {
         let after = record.as_ref().expect("a record").after;
-        let rest: Told = Records::of(&file[after.next_byte as usize..], &format, after, true).collect();
+        let rest: AllRecords = Records::of(&file[after.next_byte as usize..], &format, after, true).collect();
         assert_eq!(rest, whole[done + 1..]);
     }
 }
@@ -96,10 +96,10 @@ fn a_line_that_is_too_long_stays_alone() {
         for end in ["\n", "\r\n", "\r"] {
             let long = "x".repeat(LONGEST_RECORD - 1 + over);
             let file = format!("email{end}a@b.co{end}{long}{end}c@d.co{end}");
-            let told = all(file.as_bytes());
-            assert_eq!((told.len(), shown(&told)[2].as_str()), (3, "4 c@d.co {}"), "{over} {end:?}");
+            let found = all(file.as_bytes());
+            assert_eq!((found.len(), shown(&found)[2].as_str()), (3, "4 c@d.co {}"), "{over} {end:?}");
             for size in [30_001, LONGEST_RECORD, LONGEST_RECORD + 1] {
-                assert_eq!(in_pieces(file.as_bytes(), size), told, "{over} {end:?} {size}");
+                assert_eq!(in_pieces(file.as_bytes(), size), found, "{over} {end:?} {size}");
             }
         }
     }
@@ -117,9 +117,9 @@ fn what_ends_the_reading_says_where() {
         (b"email,n\na@b.co,\xe7\nc@d.co,", "file_not_utf8 in line 2"),
         (b"email,n\na@b.co,\0\n", "file_not_text in line 2"),
     ] {
-        let told = all(file);
-        assert_eq!(shown(&told).last().map(String::as_str), Some(last));
-        assert_eq!(in_pieces(file, 30_000), told, "{last}");
+        let found = all(file);
+        assert_eq!(shown(&found).last().map(String::as_str), Some(last));
+        assert_eq!(in_pieces(file, 30_000), found, "{last}");
     }
     let mut odd = utf16("email\na@b.co");
     odd.push(0);

@@ -7,7 +7,7 @@ type Refusals = Vec<(String, FieldProblem)>;
 const HEX: &str = "2CF24DBA5FB0A30E26E83B2AC5B9E29E1B161E5C1FA7425E73043362938B9824";
 const BASE64: &str = "LPJNul+wow4m6DsqxbninhsWHlwfp0JecwQzYpOLmCQ=";
 
-fn told(errors: Vec<FieldError>) -> Refusals {
+fn refusals(errors: Vec<FieldError>) -> Refusals {
     errors.into_iter().map(|error| (error.field, error.code)).collect()
 }
 
@@ -16,16 +16,16 @@ fn refused(what: &[(&str, FieldProblem)]) -> Refusals {
 }
 
 fn csv(query: &[(&str, &str)]) -> Result<UploadRequest, Refusals> {
-    UploadRequest::of_csv(query.iter().copied()).map_err(told)
+    UploadRequest::of_csv(query.iter().copied()).map_err(refusals)
 }
 
 fn form(file: &str, form: &[(&str, &str)], query: &[(&str, &str)]) -> Result<UploadRequest, Refusals> {
     let form: Vec<_> = form.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
-    UploadRequest::of_form(file, &form, query.iter().copied()).map_err(told)
+    UploadRequest::of_form(file, &form, query.iter().copied()).map_err(refusals)
 }
 
 fn json(body: &Value) -> Result<UploadRequest, Refusals> {
-    UploadRequest::of_json(body.as_object().expect("an object")).map_err(told)
+    UploadRequest::of_json(body.as_object().expect("an object")).map_err(refusals)
 }
 
 fn plain(file_name: &str) -> UploadRequest {

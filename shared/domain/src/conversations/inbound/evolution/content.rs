@@ -84,7 +84,7 @@ const SAYING_NOTHING: &[&str] = &[
 pub(super) fn read(message: &Value) -> Result<Said, Ignored> {
     let inner = unwrapped(message);
     if let Some((field, why)) = NOT_SAID.iter().find(|(field, _)| !inner[field].is_null()) {
-        // WhatsApp uses the same field for an edit and for many events that nobody wrote.
+        // WhatsApp uses the same field for an edit and for many events that are not messages.
         return Err(if inner[field]["editedMessage"].is_null() { *why } else { Ignored::Edited });
     }
     if let Some((field, kind)) = SHOWN.iter().find(|(field, _)| inner[field].is_object()) {

@@ -126,7 +126,7 @@ fn what_was_chosen_is_what_was_said() {
 }
 
 #[test]
-fn what_nobody_said_is_ignored() {
+fn events_that_are_not_messages_are_ignored() {
     assert_eq!(ignored(fixture!("reaction")), [Ignored::Reaction]);
     assert_eq!(ignored(fixture!("protocol_edit")), [Ignored::Edited]);
     for (message, why) in [
@@ -159,7 +159,7 @@ fn a_message_that_says_nothing_is_empty_and_not_a_message() {
 }
 
 #[test]
-fn ours_are_told_from_the_contacts() {
+fn our_messages_are_distinguished_from_those_of_the_contact() {
     let by_hand = one(fixture!("from_me"));
     assert_eq!((by_hand.from_me, by_hand.contact.as_str(), by_hand.name), (true, "5511987654321", None));
     let sent = one(fixture!("send_message"));
