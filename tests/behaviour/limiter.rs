@@ -67,7 +67,8 @@ async fn delay(world: &World, operation: &str, nth: u64, delay_ms: u64) {
 }
 
 /// Sends a mailing and single mails at the same time, from two functions with these clocks. Both
-/// take slots of the one bucket for mail, with the same reach.
+/// take slots of the one bucket for mail. Single mails reach further ahead than the second that a
+/// mailing reserves, so only a difference between the clocks could keep them from a slot.
 async fn with_clocks(mailings_ms: i64, singles_ms: i64) {
     const MAILING: usize = 60;
     const SINGLES: usize = 20;
@@ -77,13 +78,14 @@ async fn with_clocks(mailings_ms: i64, singles_ms: i64) {
     play_with(setup, async |world| {
         upload(world, "a.csv", &file(MAILING), &content_without_columns()).await;
         until_sent(world, 5).await;
-        accept_many(world, SINGLES, json!({"priority": "shot"})).await;
+        accept_many(world, SINGLES, json!({"priority": "start"})).await;
         until_sent(world, MAILING + SINGLES).await;
         let calls = sent(world);
         let clocks = format!("clocks {mailings_ms} and {singles_ms}");
         // When the clock that is ahead comes in, the calls of the next 250 ms are made beside its
-        // own.
-        let (most, allowed) = (most_in_a_second(&calls), allowed(LIMIT) + LIMIT / 4);
+        // own, and a busy machine delays some calls. Two clocks that are not reconciled would make
+        // twice as many calls as the limit.
+        let (most, allowed) = (most_in_a_second(&calls), allowed(LIMIT) + LIMIT / 2);
         assert!(most <= allowed, "{clocks}: {most} calls in a second");
         // While both have something to send, both send.
         let is_single = |call: &Sent| call.caller == "outbound-sender";

@@ -23,11 +23,13 @@ pub fn violations_of(changes: &[Change], rows: &Rows, now_ms: i64) -> Vec<String
     let mut found = Vec::new();
     for change in changes {
         found.extend(version(change));
+        found.extend(lease(change));
         found.extend(once(change));
         found.extend(attempt(change, rows, now_ms));
         found.extend(acceptance(change, rows));
         found.extend(block(change, rows));
         found.extend(rate(change));
+        found.extend(suppression(change));
     }
     let mut partitions: Vec<_> = changes.iter().map(|change| (&change.table, &change.pk)).collect();
     partitions.sort();
@@ -41,10 +43,19 @@ pub fn violations_of(changes: &[Change], rows: &Rows, now_ms: i64) -> Vec<String
 fn version(change: &Change) -> Option<String> {
     let (before, after) = (change.before.as_ref()?, change.after.as_ref()?);
     let (old, new) = (before["version"].as_u64()?, after["version"].as_u64()?);
-    // Checkpoints of an import keep the version of a mailing. They are fenced by its lease.
-    let is_checkpoint = change.sk == "MAILING" && old == new && before["state"] == after["state"];
-    let holds = new == old + 1 || before == after || is_checkpoint;
+    // What the holder of a lease writes keeps the version. Its fence is the lease.
+    let is_fenced_by_lease = matches!(change.sk.as_str(), "MAILING" | "JOB") && old == new;
+    let holds = new == old + 1 || before == after || is_fenced_by_lease;
     (!holds).then(|| format!("a write went from version {old} to {new} of {} {}", change.pk, change.sk))
+}
+
+/// I3: a lease that changes its owner gets the next epoch.
+fn lease(change: &Change) -> Option<String> {
+    let (before, after) = (change.before.as_ref()?, change.after.as_ref()?);
+    let (Some(old), Some(new)) = (before["lease_epoch"].as_u64(), after["lease_epoch"].as_u64()) else { return None };
+    let is_same_turn = new == old && before["lease_owner"] == after["lease_owner"];
+    let holds = is_same_turn || new == old + 1;
+    (!holds).then(|| format!("a lease went from epoch {old} to {new} of {} {}: {after}", change.pk, change.sk))
 }
 
 /// The rows that are written once and never replaced: the attributes that must not change.
@@ -128,15 +139,43 @@ fn block(change: &Change, rows: &Rows) -> Option<String> {
     row.is_none().then(|| format!("a bot is blocked, and the list does not say so: {after}"))
 }
 
-/// Slots of a bucket are granted in order, and the end of a pause is not moved back.
+/// How far ahead of the time of a grant its slot may be.
+const REACH_MS: i64 = 3_000;
+
+/// Slots of a bucket are granted once, and not while it is parked. Only the last grant is released,
+/// by the invocation that made it. A shorter pause does not end a longer one.
 fn rate(change: &Change) -> Option<String> {
     let (before, after) = (change.before.as_ref()?, change.after.as_ref()?);
     if !change.pk.starts_with("RATE") {
         return None;
     }
-    let later = |name: &str| after[name].as_i64() >= before[name].as_i64();
-    // A slot that is released makes the last grant undone.
-    let is_released = before["writer"] != after["writer"] || later("free_at_us");
-    let holds = later("parked_until") && is_released;
-    (!holds).then(|| format!("a bucket went back: {before} -> {after}"))
+    let time = |row: &Value, name: &str| row[name].as_i64().unwrap_or(0);
+    let (free, was_free) = (time(after, "free_at_us"), time(before, "free_at_us"));
+    let is_grant = time(after, "seen_us") != time(before, "seen_us") || free > was_free;
+    let invocation = |row: &Value| text(row, "writer").rsplit_once('/').map(|(invocation, _)| invocation.to_owned());
+    let sentence = if time(after, "parked_until") < time(before, "parked_until") {
+        "a pause of a bucket became shorter"
+    } else if is_grant && free <= was_free {
+        "a slot was granted twice"
+    } else if is_grant && time(before, "parked_until") > time(after, "seen_us") / 1_000 + REACH_MS {
+        "a slot of a parked bucket was granted"
+    } else if !is_grant && free < was_free && invocation(before) != invocation(after) {
+        "a slot was released after another grant"
+    } else {
+        return None;
+    };
+    Some(format!("{sentence}: {before} -> {after}"))
+}
+
+/// A suppression for all senders stays as it is until it is removed. A removal does not touch a later
+/// suppression.
+fn suppression(change: &Change) -> Option<String> {
+    let (before, after) = (change.before.as_ref()?, change.after.as_ref()?);
+    let is_for_all =
+        |row: &Value| row["status"] == "ACTIVE" && row["senders"].as_array().is_none_or(|senders| senders.is_empty());
+    if !change.pk.starts_with("SUPPRESSION") || !is_for_all(before) || !is_for_all(after) {
+        return None;
+    }
+    let is_same = ["reason", "source", "created_at"].iter().all(|name| before[name] == after[name]);
+    (!is_same).then(|| format!("a suppression was replaced: {before} -> {after}"))
 }

@@ -39,7 +39,8 @@ fn content(rows: &Rows, row: &Value, found: &mut Violations) {
 }
 
 fn intent(rows: &Rows, row: &Value, found: &mut Violations) {
-    let (pk, fingerprint) = (format!("CLIENT#{}", text(&row["intent"], "client_id")), text(&row["intent"], "fingerprint"));
+    let (pk, fingerprint) =
+        (format!("CLIENT#{}", text(&row["intent"], "client_id")), text(&row["intent"], "fingerprint"));
     let Some(intent) = rows.get("Intents", &pk, &format!("INTENT#{fingerprint}")) else { return };
     let holder = format!("message:{}", text(row, "id"));
     let is_held = intent["status"] == "HELD" && intent["holder"] == holder.as_str();

@@ -11,6 +11,7 @@ use std::thread;
 use std::time::Instant;
 
 use crate::accepted::Accepted;
+use crate::defects::DEFECTS;
 use crate::programs::{Ended, Program};
 use crate::tree::{Placed, Tree};
 
@@ -81,8 +82,34 @@ fn try_one(programs: &[Program], number: u32) -> Fate {
     notices.map_or(Fate::Missed, |program| Fate::Caught(program.name.clone()))
 }
 
-/// Prints what was found. Fails if a mutant that is not accepted was missed.
-pub fn report(tree: &Tree, found: &BTreeMap<u32, Fate>, accepted: &[Accepted], file: Option<&Path>) -> ExitCode {
+/// Plays each defect in its workload until a seed notices it. Fails if one is missed.
+pub fn defects(programs: &[Program], part: &str, seeds: u32) -> ExitCode {
+    let simulator = &programs[0];
+    let mut missed = 0;
+    for (number, defect) in (1..).zip(DEFECTS).filter(|(_, defect)| defect.name.contains(part)) {
+        if defect.workload.is_empty() {
+            println!("      - {} (unit tests)", defect.name);
+            continue;
+        }
+        match simulator.first_failure(defect.workload, number, seeds) {
+            Some(after) => println!("{after:>7} {}: {}", defect.workload, defect.name),
+            None => {
+                missed += 1;
+                println!(" missed {}: {}", defect.workload, defect.name);
+            }
+        }
+    }
+    if missed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+/// Prints what was found. Fails if too small a share of the mutants is caught or accepted.
+pub fn report(
+    tree: &Tree,
+    found: &BTreeMap<u32, Fate>,
+    accepted: &[Accepted],
+    at_least: f64,
+    file: Option<&Path>,
+) -> ExitCode {
     if let Some(file) = file {
         let mut file = std::fs::File::create(file).expect("the report can be written");
         for (number, fate) in found {
@@ -116,5 +143,7 @@ pub fn report(tree: &Tree, found: &BTreeMap<u32, Fate>, accepted: &[Accepted], f
              {unreached} not reached"
         );
     }
-    if lines.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    let share = 100.0 * (found.len() - lines.len()) as f64 / found.len().max(1) as f64;
+    println!("{} mutants, {share:.1} % are caught or accepted, {at_least} % are wanted", found.len());
+    if share >= at_least { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }

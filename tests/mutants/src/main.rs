@@ -2,6 +2,7 @@
 //! test, model or play of the simulator notices. `docs/testing/mutants.md` explains the results.
 
 mod accepted;
+mod defects;
 mod hunt;
 mod mutate;
 mod programs;
@@ -13,7 +14,8 @@ use std::process::ExitCode;
 
 use clap::Parser;
 
-use crate::tree::Tree;
+use crate::programs::Kind;
+use crate::tree::{Tree, Which};
 
 /// Changes the product in small ways, and counts which changes no test notices
 #[derive(Debug, Parser)]
@@ -30,10 +32,23 @@ struct Arguments {
     /// Do not run programs that take longer than this, in seconds
     #[arg(long, default_value_t = 600)]
     longest: u64,
+    /// Run only unit tests and models, and no plays of the simulator
+    #[arg(long)]
+    no_plays: bool,
+    /// Fail if a smaller share of the mutants is caught or accepted, in percent
+    #[arg(long, value_name = "PERCENT", default_value_t = 100.0)]
+    at_least: f64,
+    /// Try the defects that were mended, each put back, and print after how many seeds the simulator
+    /// notices each; TEXT selects those whose name contains it
+    #[arg(long, value_name = "TEXT", num_args = 0..=1, default_missing_value = "", conflicts_with = "files")]
+    defects: Option<String>,
+    /// How many seeds are played for a defect
+    #[arg(long, default_value_t = 10_000)]
+    seeds: u32,
     /// List the mutants, and try none
     #[arg(long)]
     list: bool,
-    /// Write what every mutant came to, one line each, to this file
+    /// Write the result of every mutant, one line each, to this file
     #[arg(long, value_name = "FILE")]
     report: Option<std::path::PathBuf>,
 }
@@ -42,31 +57,40 @@ fn main() -> ExitCode {
     let arguments = Arguments::parse();
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).expect("the workspace");
     let to = root.join("target/mutated");
+    let (which, kinds): (_, &[Kind]) = match &arguments.defects {
+        Some(_) => (Which::Defects, &[Kind::Plays]),
+        None if arguments.no_plays => (Which::Small(&arguments.files), &[Kind::Tests]),
+        None => (Which::Small(&arguments.files), &[Kind::Tests, Kind::Plays]),
+    };
     let mut left_out = BTreeMap::new();
     let (tree, mut programs) = loop {
-        let tree = Tree::make(root, &to, &arguments.files, &left_out);
+        let tree = Tree::make(root, &to, which, &left_out);
         if arguments.list {
             for placed in tree.mutants.values() {
                 println!("{placed}");
             }
             return ExitCode::SUCCESS;
         }
-        match programs::build(&tree) {
+        match programs::build(&tree, kinds) {
             Ok(programs) => break (tree, programs),
             Err(refused) => {
                 let lines: usize = refused.values().map(|lines| lines.len()).sum();
                 eprintln!("{lines} lines with mutants do not compile; they are left out");
+                assert!(arguments.defects.is_none(), "every defect compiles");
                 for (file, lines) in refused {
                     left_out.entry(file).or_default().extend(lines);
                 }
             }
         }
     };
-    let list = to.join("target/reached");
+    if let Some(part) = &arguments.defects {
+        return hunt::defects(&programs, part, arguments.seeds);
+    }
+    let list = to.join("reached");
     programs::measure(&mut programs, &list);
     programs.retain(|program| program.takes.as_secs() <= arguments.longest);
     let chosen = |number: &u32| hunt::is_chosen(*number, arguments.one_in, arguments.part);
     let numbers: Vec<_> = tree.mutants.keys().copied().filter(chosen).collect();
     let found = hunt::hunt(&tree, &programs, &numbers);
-    hunt::report(&tree, &found, &accepted::read(root), arguments.report.as_deref())
+    hunt::report(&tree, &found, &accepted::read(root), arguments.at_least, arguments.report.as_deref())
 }

@@ -11,8 +11,7 @@ use umavez::cargo_variables;
 
 use crate::tree::Tree;
 
-/// The profile of Cargo.toml, so that nothing here replaces a program of the developer.
-const PROFILE: &str = "mutants";
+/// The workloads of the simulator.
 const WORKLOADS: &[&str] =
     &["outbound", "downsells", "conversations", "mailings", "ingest", "windows", "limits", "everything"];
 
@@ -70,6 +69,37 @@ impl Program {
         }
     }
 
+    /// Returns a program that plays so many seeds of a workload.
+    pub fn plays(&self, workload: &str, seeds: u32) -> Self {
+        let arguments = ["--workload", workload, "--seeds", &seeds.to_string(), "--quick"].map(str::to_owned);
+        let Self { path, directory, .. } = self;
+        Self {
+            name: format!("simulate {workload}"),
+            path: path.clone(),
+            arguments: arguments.to_vec(),
+            directory: directory.clone(),
+            takes: Duration::ZERO,
+            reaches: BTreeSet::new(),
+        }
+    }
+
+    /// Plays seeds with a mutant. Returns how many until the first that fails, or `None` if none does.
+    pub fn first_failure(&self, workload: &str, mutant: u32, seeds: u32) -> Option<String> {
+        let played = Command::new(&self.path)
+            .args(["--workload", workload, "--seeds", &seeds.to_string(), "--first"])
+            .current_dir(&self.directory)
+            .env("UMAVEZ_MUTANT", mutant.to_string())
+            .env("RUST_BACKTRACE", "0")
+            .stdin(Stdio::null())
+            .stderr(Stdio::null())
+            .output()
+            .expect("the simulator runs");
+        let printed = String::from_utf8_lossy(&played.stdout);
+        let first = printed.lines().find_map(|line| line.strip_prefix("first failure: seed ")).map(str::to_owned);
+        // A mutant that ends the process is noticed, too.
+        if played.status.success() { None } else { Some(first.unwrap_or_else(|| "crash".to_owned())) }
+    }
+
     /// Runs the program without a mutant, to learn how long it takes and what it reaches.
     fn measure(&mut self, list: &Path) {
         let begun = Instant::now();
@@ -83,24 +113,34 @@ impl Program {
     }
 }
 
-/// Builds the programs. If mutants do not compile, returns their lines.
-pub fn build(tree: &Tree) -> Result<Vec<Program>, BTreeMap<PathBuf, BTreeSet<usize>>> {
+/// Which programs are built.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// The unit tests of the domain and of the platform, and the models.
+    Tests,
+    /// The simulator.
+    Plays,
+}
+
+/// Builds the programs, beside those of the workspace, so that crates from elsewhere are compiled
+/// once. If mutants do not compile, returns their lines.
+pub fn build(tree: &Tree, kinds: &[Kind]) -> Result<Vec<Program>, BTreeMap<PathBuf, BTreeSet<usize>>> {
     let mut programs = Vec::new();
     let mut refused: BTreeMap<PathBuf, BTreeSet<usize>> = BTreeMap::new();
-    let calls: [&[&str]; 2] = [
-        &["test", "--no-run", "-p", "umavez-domain", "-p", "umavez-platform", "--lib", "--tests", "--keep-going"],
-        &["build", "-p", "umavez-simulator", "--bin", "umavez-simulator", "--keep-going"],
-    ];
-    for call in calls {
+    for kind in kinds {
+        let call: &[&str] = match kind {
+            Kind::Tests => &["test", "--no-run", "-p", "umavez-domain", "-p", "umavez-platform", "--lib", "--tests"],
+            Kind::Plays => &["build", "-p", "umavez-simulator", "--bin", "umavez-simulator"],
+        };
         let mut cargo = Command::new("cargo");
         for name in cargo_variables() {
             cargo.env_remove(name);
         }
         let built = cargo
             .args(call)
-            .args(["--profile", PROFILE, "--message-format", "json"])
+            .args(["--keep-going", "--message-format", "json"])
             .current_dir(&tree.root)
-            .env("RUSTFLAGS", "-Awarnings")
+            .env("CARGO_TARGET_DIR", &tree.target)
             .stdin(Stdio::null())
             .stderr(Stdio::inherit())
             .output()
@@ -144,12 +184,9 @@ fn program(root: &Path, message: &Value) -> Option<Vec<Program>> {
     if name != "umavez-simulator" {
         return Some(vec![new(name, Vec::new(), &directory)]);
     }
-    let plays = WORKLOADS.iter().map(|workload| {
-        let seeds = if *workload == "everything" { "6" } else { "25" };
-        let arguments = ["--workload", workload, "--seeds", seeds, "--quick"].map(str::to_owned);
-        new(format!("simulate {workload}"), arguments.to_vec(), root)
-    });
-    Some(plays.collect())
+    let simulator = new(name, Vec::new(), root);
+    let seeds = |workload: &str| if workload == "everything" { 6 } else { 25 };
+    Some(WORKLOADS.iter().map(|workload| simulator.plays(workload, seeds(workload))).collect())
 }
 
 /// Measures all programs, and sorts them: the quickest first.

@@ -5,6 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use crate::defects::DEFECTS;
 use crate::mutate::{Mutant, mutate};
 
 /// What has mutants: the crate, and the files or folders in it that decide something. Calls to AWS,
@@ -43,33 +44,63 @@ pub struct Placed {
 
 pub struct Tree {
     pub root: PathBuf,
+    /// Where cargo builds it.
+    pub target: PathBuf,
     pub mutants: BTreeMap<u32, Placed>,
 }
 
+/// Which mutants a tree has.
+#[derive(Debug, Clone, Copy)]
+pub enum Which<'a> {
+    /// All of the files whose path contains one of these texts.
+    Small(&'a [String]),
+    /// Those that were written by hand.
+    Defects,
+}
+
 impl Tree {
-    /// Copies the workspace, and mutates the files whose path contains one of these texts. Lines
-    /// that are left out have no mutants.
-    pub fn make(from: &Path, to: &Path, files: &[String], left_out: &BTreeMap<PathBuf, BTreeSet<usize>>) -> Self {
-        let mut mutants = BTreeMap::new();
-        let (mut next, none) = (1, BTreeSet::new());
+    /// Copies the workspace with mutants. Lines that are left out have none.
+    pub fn make(from: &Path, to: &Path, which: Which<'_>, left_out: &BTreeMap<PathBuf, BTreeSet<usize>>) -> Self {
+        let (mut mutants, none) = (BTreeMap::new(), BTreeSet::new());
         for file in tracked(from) {
             let Ok(bytes) = fs::read(from.join(&file)) else { continue };
             let path = file.to_string_lossy();
-            let is_chosen = files.is_empty() || files.iter().any(|part| path.contains(part));
-            let bytes = match in_scope(&path) && is_chosen {
+            let bytes = match which.is_in(&path) {
                 true => {
                     let source = String::from_utf8(bytes).expect("Rust is UTF-8");
-                    let (text, found) = mutate(&source, next, left_out.get(&file).unwrap_or(&none));
-                    next += u32::try_from(found.len()).expect("fewer mutants");
+                    let next = mutants.last_key_value().map_or(1, |(last, _)| last + 1);
+                    let (text, found) = match which {
+                        Which::Small(_) => mutate(&source, next, left_out.get(&file).unwrap_or(&none)),
+                        Which::Defects => with_defects(&path, source),
+                    };
                     let placed = found.into_iter().map(|mutant| Placed { file: file.clone(), mutant });
                     mutants.extend(placed.map(|placed| (placed.mutant.number, placed)));
                     text.into_bytes()
                 }
                 false => bytes,
             };
-            write(&to.join(&file), with_switches(&path, bytes));
+            write(&to.join(&file), if which.has_switches(&path) { with_switches(bytes) } else { bytes });
         }
-        Self { root: to.to_owned(), mutants }
+        Self { root: to.to_owned(), target: from.join("target"), mutants }
+    }
+}
+
+impl Which<'_> {
+    /// Returns whether a file has mutants.
+    fn is_in(self, path: &str) -> bool {
+        match self {
+            Self::Small(files) => in_scope(path) && (files.is_empty() || files.iter().any(|part| path.contains(part))),
+            Self::Defects => DEFECTS.iter().any(|defect| defect.file == path),
+        }
+    }
+
+    /// Returns whether a file is the root of a crate that has mutants.
+    fn has_switches(self, path: &str) -> bool {
+        let Some(of) = path.strip_suffix("src/lib.rs") else { return false };
+        match self {
+            Self::Small(_) => SCOPE.iter().any(|(scope, _)| of.trim_end_matches('/') == *scope),
+            Self::Defects => DEFECTS.iter().any(|defect| defect.file.starts_with(of)),
+        }
     }
 }
 
@@ -80,11 +111,25 @@ fn in_scope(path: &str) -> bool {
             .any(|(of, parts)| parts.iter().any(|part| Path::new(path).starts_with(Path::new(of).join(part))))
 }
 
-/// Adds the switches to the root of a crate that has mutants.
-fn with_switches(path: &str, bytes: Vec<u8>) -> Vec<u8> {
-    if !SCOPE.iter().any(|(of, _)| path == format!("{of}/src/lib.rs")) {
-        return bytes;
+/// Puts the defects of a file into its source. Their numbers are their places in the list.
+fn with_defects(path: &str, source: String) -> (String, Vec<Mutant>) {
+    let (mut text, mut mutants) = (source, Vec::new());
+    let own = (1..).zip(DEFECTS).filter(|(_, defect)| defect.file == path);
+    for (number, defect) in own {
+        assert_eq!(text.matches(defect.text).count(), 1, "the text of a defect occurs once: {}", defect.name);
+        let at = text.find(defect.text).expect("it occurs");
+        let line = text[..at].lines().count().max(1);
+        let (switch, instead) = (format!("crate::mutant::on({number})"), defect.instead);
+        let switched = format!("if {switch} {{ {instead} }} else {{ {} }}", defect.text);
+        let switched = if defect.text.ends_with(';') { switched } else { format!("({switched})") };
+        text = text.replacen(defect.text, &switched, 1);
+        mutants.push(Mutant { number, line, function: String::new(), change: defect.name.to_owned() });
     }
+    (text, mutants)
+}
+
+/// Adds the switches to the root of a crate that has mutants.
+fn with_switches(bytes: Vec<u8>) -> Vec<u8> {
     let switches = include_str!("switches.rs");
     [&bytes, format!("\n#[allow(clippy::all, dead_code)]\nmod mutant {{\n{switches}}}\n").as_bytes()].concat()
 }
