@@ -3,14 +3,23 @@
 use crate::net::{Claim, Net};
 use crate::providers::Heard;
 
-/// I5: every call belongs to an attempt that its own instance began, and no attempt has two calls.
-/// `rows` are the rows that the calls may belong to. Returns what does not hold.
+/// The longest time between the write that begins an attempt and its call. Later, the call could
+/// still be under way when the attempt counts as lost.
+const LONGEST_MS: u64 = 21_000;
+
+/// I5: every call belongs to an attempt that its own instance began, no attempt has two calls, and no
+/// call begins after its attempt counts as lost. `rows` are the rows that the calls may belong to. Returns what does not hold.
 pub fn calls_are_attempts(net: &Net, name: &str, rows: &[String], calls: &[&Heard]) -> Vec<String> {
     let mut claims = net.claims(rows);
     let mut violations = Vec::new();
     for call in calls {
         match attempt_of(&claims, call) {
-            Some(at) => drop(claims.remove(at)),
+            Some(at) => {
+                let late_ms = call.begun_ms.saturating_sub(claims.remove(at).at_ms);
+                if late_ms > LONGEST_MS {
+                    violations.push(format!("{} was called for {name} {late_ms} ms after its attempt", call.provider));
+                }
+            }
             None => {
                 let Heard { at_ms, instance, provider, .. } = call;
                 violations

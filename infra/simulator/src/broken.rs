@@ -5,6 +5,7 @@
 //! variants without any switch in the code of the product:
 //!
 //! - a write without its condition, which also removes every fence;
+//! - a transaction without any condition, because one of them often stands in for another;
 //! - a transaction whose parts are written one after the other, so that the process may stop
 //!   between them;
 //! - a row that waits, but is in no index, so that recovery does not find it;
@@ -16,6 +17,7 @@ use serde_json::{Value, json};
 pub type Variant = String;
 
 const SPLIT: &str = "in parts: ";
+const UNFENCED: &str = "without conditions: ";
 const UNINDEXED: &str = "in no index: ";
 const RETRIED: &str = "tried again: ";
 
@@ -40,6 +42,10 @@ pub fn variants(function: &str, operation: &str, request: &Value) -> Vec<Variant
     }
     if operation == "TransactWriteItems" && writes(operation, request).len() > 1 {
         variants.push(format!("{SPLIT}{}", parts_of(function, request)));
+        let has_condition = |(_, write): &(&str, &Value)| write["ConditionExpression"].is_string();
+        if writes(operation, request).iter().filter(|write| has_condition(write)).count() > 1 {
+            variants.push(format!("{UNFENCED}{}", parts_of(function, request)));
+        }
     }
     variants
 }
@@ -57,7 +63,12 @@ pub fn altered(variant: &str, function: &str, operation: &str, request: &Value) 
         alter(variant, function, operation, &mut request);
         return request;
     }
+    let is_unfenced = variant.strip_prefix(UNFENCED).is_some_and(|parts| parts == parts_of(function, &request));
     for item in request["TransactItems"].as_array_mut().into_iter().flatten() {
+        if is_unfenced {
+            item.as_object_mut().into_iter().flatten().for_each(|(_, write)| unfence(write));
+            continue;
+        }
         for (kind, write) in item.as_object_mut().into_iter().flatten() {
             alter(variant, function, kind, write);
         }
@@ -78,6 +89,13 @@ fn alter(variant: &str, function: &str, kind: &str, write: &mut Value) {
     } else if let Some(condition) = write["ConditionExpression"].as_str()
         && variant == format!("{sentence} if {}", resolved(condition, write))
     {
+        unfence(write);
+    }
+}
+
+/// Lets the condition of a write always hold. Its values stay in use.
+fn unfence(write: &mut Value) {
+    if let Some(condition) = write["ConditionExpression"].as_str() {
         let always = format!("({condition}) OR attribute_exists(pk) OR attribute_not_exists(pk)");
         write["ConditionExpression"] = json!(always);
     }

@@ -19,10 +19,9 @@ const MESSAGES_EACH: usize = 4;
 const PER_SECOND: usize = 2;
 /// A chat gets one message a second.
 const SHARED_CHAT: &str = "7000";
-/// How many calls may begin within a second. A call follows its slot by the time of the writes
-/// between them, so that slots of two seconds may fall into one, and a frozen instance adds its
-/// own.
-const AT_MOST: usize = 3 * PER_SECOND;
+/// How many calls may begin within a second: those with the slots of one and a quarter seconds, and
+/// that of an instance that was frozen between its slot and its call.
+const AT_MOST: usize = 2 * PER_SECOND;
 const AT_MOST_OF_CHAT: usize = 3;
 /// How long calls that have a slot may still begin after the bot is parked.
 const AFTER_PARKING_MS: u64 = 4_000;

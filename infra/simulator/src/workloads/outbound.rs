@@ -45,10 +45,22 @@ struct History {
     settled: Vec<String>,
     /// Checks that may send, by fingerprint.
     checks: BTreeMap<String, Vec<String>>,
-    /// Addresses that were answered as suppressed, and when.
-    suppressed: Vec<(String, u64)>,
+    /// Requests with the key and the body of one before that were refused.
+    refused: Vec<String>,
+    /// Orders to suppress an address, or not to, in any order.
+    suppressed: Vec<SuppressionOrder>,
     /// Fingerprints that an operator released, or perhaps released.
     released: Vec<String>,
+}
+
+/// An order about the suppression of an address.
+#[derive(Debug)]
+struct SuppressionOrder {
+    to: String,
+    is_suppressed: bool,
+    asked_ms: u64,
+    /// `None` if there is no answer: it may be carried out at any time.
+    answered_ms: Option<u64>,
 }
 
 impl Workload for Outbound {
@@ -79,7 +91,9 @@ impl Workload for Outbound {
         reached.extend(history.resends.values().map(|_| "a resend is accepted".to_owned()));
         reached.extend(history.settled.iter().map(|_| "a message is settled".to_owned()));
         reached.extend(history.checks.values().flatten().map(|_| "a check may send".to_owned()));
-        reached.extend(history.suppressed.iter().map(|_| "an address is suppressed".to_owned()));
+        let word =
+            |order: &SuppressionOrder| if order.is_suppressed { "suppressed" } else { "not suppressed any more" };
+        reached.extend(history.suppressed.iter().map(|order| format!("an address is {}", word(order))));
         reached.extend(history.released.iter().map(|_| "an intent is released".to_owned()));
         reached
     }
@@ -96,6 +110,7 @@ impl Workload for Outbound {
             "a message is settled",
             "an intent is released",
             "an address is suppressed",
+            "an address is not suppressed any more",
         ]
     }
 
@@ -110,18 +125,19 @@ impl Workload for Outbound {
         }
         violations.extend(history.audit_windows(&rows, &heard));
         // I9: no attempt begins after its address was answered as suppressed.
-        for (address, at_ms) in &history.suppressed {
+        for (address, from_ms, until_ms) in history.suppressions() {
             // Other workloads may write to the same address.
-            let is_ours = |heard: &&Heard| heard.to == *address && history.messages.contains_key(&heard.text);
-            for late in heard.iter().filter(is_ours).filter(|heard| heard.at_ms > *at_ms) {
+            let is_ours = |heard: &&Heard| heard.to == address && history.messages.contains_key(&heard.text);
+            for late in heard.iter().filter(is_ours).filter(|heard| heard.at_ms > from_ms) {
                 let of_call = rows.values().filter(|row| name_of(row) == late.text).map(key_of);
                 let begun = audit::begun_ms(&setting.net, &of_call.collect::<Vec<_>>(), late);
-                if begun.is_none_or(|begun| begun > *at_ms) {
+                if begun.is_none_or(|begun| (from_ms + 1..until_ms).contains(&begun)) {
                     let (name, heard) = (&late.text, late.at_ms);
-                    violations.push(format!("{address} was suppressed at {at_ms}, and got {name} at {heard}"));
+                    violations.push(format!("{address} was suppressed at {from_ms}, and got {name} at {heard}"));
                 }
             }
         }
+        violations.extend(history.refused.iter().cloned());
         violations
     }
 }
@@ -152,6 +168,15 @@ impl Outbound {
         let fingerprint = text(&answer.body["fingerprint"]);
         if answer.body["can_send"] == true {
             self.history.borrow_mut().checks.entry(fingerprint.clone()).or_default().push(name.to_owned());
+            // I9: a request that is repeated is answered as before.
+            if draw.u32(0..3) == 0 {
+                let again = client.request("POST", "/intents", Some(name), Some(&body)).await;
+                let mut history = self.history.borrow_mut();
+                let is_released = history.released.contains(&fingerprint);
+                if let Some(again) = again.filter(|again| again.body["can_send"] != true && !is_released) {
+                    history.refused.push(format!("the check {name} may send, and then not: {}", again.body));
+                }
+            }
         }
         if draw.bool() {
             sleep(Duration::from_millis(draw.u64(1..30_000))).await;
@@ -162,13 +187,24 @@ impl Outbound {
         }
     }
 
-    /// Puts an address on the suppression list.
+    /// Puts an address on the suppression list, and now and then removes it and puts it there again.
     async fn suppress(&self, client: &Client, draw: &mut Rng) {
         let (channel, to) = address(draw);
-        let body = json!({"channel": channel, "to": to});
-        let answer = client.request("POST", "/suppressions", None, Some(&body)).await;
-        if let Some(answer) = answer.filter(|answer| answer.status < 300) {
-            self.history.borrow_mut().suppressed.push((to, answer.at_ms));
+        let (path, body) = (format!("/suppressions?channel={channel}&to={to}"), json!({"channel": channel, "to": to}));
+        let steps: &[bool] = if draw.bool() { &[true] } else { &[true, false, true] };
+        for is_suppressed in steps.iter().copied() {
+            let asked_ms = client.net.elapsed_ms();
+            // The order is on record before it is carried out.
+            let order = SuppressionOrder { to: to.clone(), is_suppressed, asked_ms, answered_ms: None };
+            let number = self.history.borrow().suppressed.len();
+            self.history.borrow_mut().suppressed.push(order);
+            let answer = match is_suppressed {
+                true => client.request("POST", "/suppressions", None, Some(&body)).await,
+                false => client.request("DELETE", &path, None, None).await,
+            };
+            let answer = answer.filter(|answer| answer.status < 300);
+            self.history.borrow_mut().suppressed[number].answered_ms = answer.map(|answer| answer.at_ms);
+            sleep(Duration::from_millis(draw.u64(1..3_000))).await;
         }
     }
 
@@ -180,6 +216,13 @@ impl Outbound {
         if draw.u32(0..4) == 0 {
             sleep(Duration::from_millis(draw.u64(1..60_000))).await;
             answers.extend(client.request("POST", MESSAGES, Some(name), Some(&body)).await);
+        }
+        // I9: a request that is repeated is answered as before.
+        if let [first, again] = &answers[..]
+            && (first.status < 300) != (again.status < 300)
+        {
+            let (first, again) = (first.status, again.status);
+            self.history.borrow_mut().refused.push(format!("{name} was answered with {first}, then with {again}"));
         }
         let id = answers.first().map(|answer| text(&answer.body["message_id"]));
         self.history.borrow_mut().messages.insert(name.to_owned(), answers);
@@ -214,6 +257,24 @@ impl Outbound {
 }
 
 impl History {
+    /// Returns the addresses that are certainly suppressed, from when until when.
+    fn suppressions(&self) -> Vec<(String, u64, u64)> {
+        let mut certain = Vec::new();
+        for order in self.suppressed.iter().filter(|order| order.is_suppressed) {
+            let Some(from_ms) = order.answered_ms else { continue };
+            let mut removals = self.suppressed.iter().filter(|other| other.to == order.to && !other.is_suppressed);
+            let is_open = |removal: &SuppressionOrder| {
+                removal.asked_ms < from_ms && removal.answered_ms.is_none_or(|answered| answered > order.asked_ms)
+            };
+            if removals.clone().any(is_open) {
+                continue;
+            }
+            let until_ms = removals.find(|removal| removal.asked_ms >= from_ms).map_or(u64::MAX, |next| next.asked_ms);
+            certain.push((order.to.clone(), from_ms, until_ms));
+        }
+        certain
+    }
+
     /// Audits one message: what its client was answered, its row, and the calls to its provider.
     fn audit_message(
         &self,
@@ -249,6 +310,9 @@ impl History {
         }
         // I9: nothing begins after a message was answered as canceled, unless it was resent.
         for (_, at_ms) in self.canceled.iter().filter(|(canceled, _)| *canceled == id && allowed == 1) {
+            if state != "CANCELED" && !is_settled {
+                violations.push(format!("{name} ({id}) was canceled at {at_ms}, and is {state}"));
+            }
             if let Some(later) = calls.iter().find(|heard| heard.at_ms > at_ms + ON_ITS_WAY_MS) {
                 violations.push(format!("{name} ({id}) was canceled at {at_ms} and heard at {}", later.at_ms));
             }
