@@ -11,6 +11,7 @@ mod tree;
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use clap::Parser;
 
@@ -32,9 +33,9 @@ struct Arguments {
     /// Do not run programs that take longer than this, in seconds
     #[arg(long, default_value_t = 600)]
     longest: u64,
-    /// Run only unit tests and models, and no plays of the simulator
+    /// Mutate only the domain, and run only its unit tests and models
     #[arg(long)]
-    no_plays: bool,
+    domain: bool,
     /// Fail if a smaller share of the mutants is caught or accepted, in percent
     #[arg(long, value_name = "PERCENT", default_value_t = 100.0)]
     at_least: f64,
@@ -54,13 +55,16 @@ struct Arguments {
 }
 
 fn main() -> ExitCode {
-    let arguments = Arguments::parse();
+    let mut arguments = Arguments::parse();
+    if arguments.domain && arguments.files.is_empty() {
+        arguments.files.push("shared/domain/".to_owned());
+    }
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).expect("the workspace");
     let to = root.join("target/mutated");
     let (which, kinds): (_, &[Kind]) = match &arguments.defects {
         Some(_) => (Which::Defects, &[Kind::Plays]),
-        None if arguments.no_plays => (Which::Small(&arguments.files), &[Kind::Tests]),
-        None => (Which::Small(&arguments.files), &[Kind::Tests, Kind::Plays]),
+        None if arguments.domain => (Which::Small(&arguments.files), &[Kind::Domain]),
+        None => (Which::Small(&arguments.files), &[Kind::Domain, Kind::Platform, Kind::Plays]),
     };
     let mut left_out = BTreeMap::new();
     let (tree, mut programs) = loop {
@@ -87,8 +91,7 @@ fn main() -> ExitCode {
         return hunt::defects(&programs, part, arguments.seeds);
     }
     let list = to.join("reached");
-    programs::measure(&mut programs, &list);
-    programs.retain(|program| program.takes.as_secs() <= arguments.longest);
+    programs::measure(&mut programs, &list, Duration::from_secs(arguments.longest));
     let chosen = |number: &u32| hunt::is_chosen(*number, arguments.one_in, arguments.part);
     let numbers: Vec<_> = tree.mutants.keys().copied().filter(chosen).collect();
     let found = hunt::hunt(&tree, &programs, &numbers);

@@ -69,6 +69,23 @@ impl Program {
         }
     }
 
+    /// Splits unit tests into one program per module, so that a mutant is tried with few of them.
+    fn modules(&self) -> Vec<Self> {
+        let listed =
+            Command::new(&self.path).args(["--list", "--format", "terse"]).output().expect("the tests are listed");
+        let listed = String::from_utf8_lossy(&listed.stdout).into_owned();
+        let tests = listed.lines().filter_map(|line| line.strip_suffix(": test"));
+        let module = |test: &str| test.split("::").take(2).collect::<Vec<_>>().join("::");
+        let modules: BTreeSet<_> = tests.map(module).collect();
+        let of = |module: &String| {
+            let arguments = vec![module.clone()];
+            let (path, directory) = (self.path.clone(), self.directory.clone());
+            let name = format!("{} {module}", self.name);
+            Self { name, path, arguments, directory, takes: Duration::ZERO, reaches: BTreeSet::new() }
+        };
+        modules.iter().map(of).collect()
+    }
+
     /// Returns a program that plays so many seeds of a workload.
     pub fn plays(&self, workload: &str, seeds: u32) -> Self {
         let arguments = ["--workload", workload, "--seeds", &seeds.to_string(), "--quick"].map(str::to_owned);
@@ -100,24 +117,31 @@ impl Program {
         if played.status.success() { None } else { Some(first.unwrap_or_else(|| "crash".to_owned())) }
     }
 
-    /// Runs the program without a mutant, to learn how long it takes and what it reaches.
-    fn measure(&mut self, list: &Path) {
+    /// Runs the program without a mutant, to learn how long it takes and what it reaches. Returns
+    /// whether it takes less than this time.
+    fn measure(&mut self, list: &Path, longest: Duration) -> bool {
         let begun = Instant::now();
-        assert_eq!(self.start(&[], Duration::from_secs(1_800)), Ended::Passed, "{} passes without a mutant", self.name);
-        self.takes = begun.elapsed();
+        match self.start(&[], longest) {
+            Ended::Passed => self.takes = begun.elapsed(),
+            Ended::Failed => panic!("{} fails without a mutant", self.name),
+            Ended::Stopped => return false,
+        }
         let _ = fs::remove_file(list);
         let listed = [("UMAVEZ_MUTANTS_REACHED", list.display().to_string())];
-        assert_eq!(self.start(&listed, Duration::from_secs(1_800)), Ended::Passed, "{} passes", self.name);
+        assert_eq!(self.start(&listed, longest * 10), Ended::Passed, "{} passes", self.name);
         let reached = fs::read_to_string(list).unwrap_or_default();
         self.reaches = reached.lines().filter_map(|line| line.parse().ok()).collect();
+        true
     }
 }
 
 /// Which programs are built.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
-    /// The unit tests of the domain and of the platform, and the models.
-    Tests,
+    /// The unit tests of the domain, and the models.
+    Domain,
+    /// The unit tests of the platform.
+    Platform,
     /// The simulator.
     Plays,
 }
@@ -129,7 +153,9 @@ pub fn build(tree: &Tree, kinds: &[Kind]) -> Result<Vec<Program>, BTreeMap<PathB
     let mut refused: BTreeMap<PathBuf, BTreeSet<usize>> = BTreeMap::new();
     for kind in kinds {
         let call: &[&str] = match kind {
-            Kind::Tests => &["test", "--no-run", "-p", "umavez-domain", "-p", "umavez-platform", "--lib", "--tests"],
+            Kind::Domain => &["build", "--tests", "-p", "umavez-domain"],
+            // Together with the functions, so that crates from elsewhere have the same features.
+            Kind::Platform => &["build", "--tests", "-p", "umavez-platform", "-p", "umavez-simulator-registry"],
             Kind::Plays => &["build", "-p", "umavez-simulator", "--bin", "umavez-simulator"],
         };
         let mut cargo = Command::new("cargo");
@@ -182,23 +208,27 @@ fn program(root: &Path, message: &Value) -> Option<Vec<Program>> {
         reaches: BTreeSet::new(),
     };
     if name != "umavez-simulator" {
-        return Some(vec![new(name, Vec::new(), &directory)]);
+        let whole = new(name, Vec::new(), &directory);
+        return Some(if target["kind"][0] == "lib" { whole.modules() } else { vec![whole] });
     }
     let simulator = new(name, Vec::new(), root);
     let seeds = |workload: &str| if workload == "everything" { 6 } else { 25 };
     Some(WORKLOADS.iter().map(|workload| simulator.plays(workload, seeds(workload))).collect())
 }
 
-/// Measures all programs, and sorts them: the quickest first.
-pub fn measure(programs: &mut [Program], list: &Path) {
-    for program in programs.iter_mut() {
-        program.measure(list);
-        eprintln!(
-            "{} takes {:.1} s and reaches {} mutants",
-            program.name,
-            program.takes.as_secs_f64(),
-            program.reaches.len()
-        );
-    }
+/// Measures all programs, leaves out those that take longer than this, and sorts them: the quickest
+/// first.
+pub fn measure(programs: &mut Vec<Program>, list: &Path, longest: Duration) {
+    programs.retain_mut(|program| {
+        let is_short = program.measure(list, longest);
+        match is_short {
+            true => {
+                let (seconds, number) = (program.takes.as_secs_f64(), program.reaches.len());
+                eprintln!("{} takes {seconds:.1} s and reaches {number} mutants", program.name);
+            }
+            false => eprintln!("{} takes too long, and is left out", program.name),
+        }
+        is_short
+    });
     programs.sort_by_key(|program| program.takes);
 }
