@@ -1,5 +1,6 @@
-//! Ingest: callers insert and edit items, import the same items as backfills, and switch the test
-//! mode, each more than once and in any order.
+//! Ingest: callers insert and edit items, import the same items as backfills, and an operator
+//! switches the test mode and a policy, each more than once and in any order. Some notes come from
+//! a source whose clock is ahead.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -21,6 +22,15 @@ const SWITCHES: usize = 2;
 /// The chat whose items are only counted, by dry runs.
 const DRY_CHAT: i64 = 9;
 const CHAT: i64 = 7;
+/// The edit times of notes count from so many seconds before the play.
+const VERSIONS_FROM: u64 = 1_000;
+/// The least and the most that the clock of a source is ahead, in seconds.
+const AHEAD: std::ops::Range<u64> = 60..3_600;
+/// How long a request may be carried out after its caller has stopped waiting, also if the instance
+/// is frozen for a while.
+const LONGEST_TRY_MS: u64 = 300_000;
+/// How far the clock of an instance may be ahead or behind.
+const SKEW_MS: u64 = 2_000;
 
 #[derive(Default)]
 pub struct Ingest {
@@ -33,10 +43,19 @@ struct History {
     inserts: BTreeMap<String, Vec<Insert>>,
     /// How many inserts have no answer: they may have been carried out.
     unanswered: usize,
+    /// When each item was first sent.
+    first_asked_ms: BTreeMap<Item, u64>,
+    /// The notes that were sent, in this order.
+    notes: Vec<Item>,
     /// The items of accepted backfills, by job.
     jobs: BTreeMap<String, Vec<Item>>,
     /// Orders of the test mode: when each was sent and answered, and the mode.
     switches: Vec<(u64, Option<u64>, bool)>,
+    /// Orders to enable or disable the policy of links, by schema.
+    policies: BTreeMap<&'static str, Vec<(u64, Option<u64>, bool)>>,
+    /// Links that were refused: when each was sent and answered.
+    refused: Vec<(u64, u64)>,
+    violations: Vec<String>,
 }
 
 #[derive(Debug, Clone)]
@@ -50,27 +69,35 @@ struct Insert {
 }
 
 /// What a caller inserts.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 enum Item {
-    /// A message that is edited: a later version replaces an earlier one.
-    Note { message: u32, version: u32 },
+    /// A message that is edited: a later version replaces an earlier one. The version is the time
+    /// of the edit, as the source says it.
+    Note { message: u32, version: u64 },
     /// A page: with or without tracking parameters it is the same.
     Link { page: u32, tracking: u32 },
 }
 
 impl Item {
-    /// Draws one of few items, so that requests conflict.
-    fn draw(draw: &mut Rng) -> Self {
-        match draw.bool() {
-            true => Self::Note { message: draw.u32(1..4), version: draw.u32(0..20) },
-            false => Self::Link { page: draw.u32(0..3), tracking: draw.u32(0..3) },
+    /// Draws one of few items, so that requests conflict. A version is old, of now, or ahead of our
+    /// clock.
+    fn draw(draw: &mut Rng, now_ms: u64) -> Self {
+        if draw.bool() {
+            return Self::Link { page: draw.u32(0..3), tracking: draw.u32(0..3) };
         }
+        let now = VERSIONS_FROM + now_ms / 1_000;
+        let version = match draw.u32(0..4) {
+            0 => now,
+            1 => now + draw.u64(AHEAD),
+            _ => draw.u64(0..20),
+        };
+        Self::Note { message: draw.u32(1..4), version }
     }
 
     fn body(&self, chat: i64) -> Value {
         match self {
             Self::Note { message, version } => {
-                let edited = EPOCH_MS / 1_000 - 1_000 + i64::from(*version);
+                let edited = EPOCH_MS / 1_000 - VERSIONS_FROM as i64 + *version as i64;
                 let source = json!({"chat_id": chat, "message_id": message, "edit_date": edited});
                 json!({"text": format!("note {message} version {version}"), "source": source})
             }
@@ -81,6 +108,14 @@ impl Item {
                 };
                 json!({"text": url, "source": {"chat_id": chat, "message_id": 1_000 + page * 10 + tracking}})
             }
+        }
+    }
+
+    /// Returns the time of the play at which the source says that the item was edited.
+    fn said_ms(&self) -> i64 {
+        match self {
+            Self::Note { version, .. } => (*version as i64 - VERSIONS_FROM as i64) * 1_000,
+            Self::Link { .. } => 0,
         }
     }
 
@@ -118,7 +153,13 @@ impl Workload for Ingest {
         let answers = history.inserts.values().flatten().map(|insert| format!("an item is {}", insert.action));
         let jobs = jobs(setting).into_iter().map(|job| format!("a backfill is {}", text(&job["state"])));
         let switched = history.switches.iter().filter(|switch| switch.1.is_some());
-        answers.chain(jobs).chain(switched.map(|_| "the mode is switched".to_owned())).collect()
+        let switched = switched.map(|_| "the mode is switched".to_owned());
+        let refused = history.refused.iter().map(|_| "a link is refused".to_owned());
+        let replaced = history.inserts.values().filter_map(|answers| answers.first());
+        let replaced = replaced.filter(|insert| insert.item.said_ms() > insert.asked_ms as i64);
+        let replaced =
+            replaced.filter(|insert| history.is_replaced(insert)).map(|_| "a note ahead is stale".to_owned());
+        answers.chain(jobs).chain(switched).chain(refused).chain(replaced).collect()
     }
 
     fn must_reach(&self) -> &'static [&'static str] {
@@ -128,12 +169,15 @@ impl Workload for Ingest {
             "an item is skipped",
             "a backfill is COMPLETED",
             "the mode is switched",
+            "a note ahead is stale",
+            "a link is refused",
         ]
     }
 
     fn audit(&self, setting: &Setting) -> Vec<String> {
         let history = self.history.borrow();
         let mut violations = history.audit_answers();
+        violations.extend(history.violations.iter().cloned());
         let jobs = jobs(setting);
         for (id, items) in &history.jobs {
             violations.extend(audit_job(id, items, jobs.iter().find(|job| job["backfill_id"] == json!(id))));
@@ -159,9 +203,24 @@ impl Ingest {
         }
     }
 
+    /// Returns an item to send: a new one, or now and then a note that was sent before.
+    fn item(&self, client: &Client, draw: &mut Rng) -> Item {
+        let now_ms = client.net.elapsed_ms();
+        let mut history = self.history.borrow_mut();
+        let item = match draw.u32(0..4) {
+            0 if !history.notes.is_empty() => history.notes[draw.usize(0..history.notes.len())].clone(),
+            _ => Item::draw(draw, now_ms),
+        };
+        if matches!(item, Item::Note { .. }) {
+            history.notes.push(item.clone());
+        }
+        history.first_asked_ms.entry(item.clone()).or_insert(now_ms);
+        item
+    }
+
     /// Inserts an item, and now and then repeats the request much later.
     async fn insert(&self, client: &Client, name: &str, draw: &mut Rng) {
-        let item = Item::draw(draw);
+        let item = self.item(client, draw);
         let body = item.body(CHAT);
         let times = 1 + usize::from(draw.u32(0..3) == 0);
         for time in 0..times {
@@ -171,6 +230,9 @@ impl Ingest {
             let asked_ms = client.net.elapsed_ms();
             let answer = client.request("POST", "/ingest/telegram", Some(name), Some(&body)).await;
             let mut history = self.history.borrow_mut();
+            if let Some(answer) = answer.as_ref().filter(|answer| answer.status == 422) {
+                history.refused.push((asked_ms, answer.at_ms));
+            }
             let Some(answer) = answer.filter(|answer| answer.status == 200) else {
                 history.unanswered += 1;
                 continue;
@@ -185,7 +247,7 @@ impl Ingest {
     async fn backfill(&self, client: &Client, name: &str, draw: &mut Rng) {
         let is_dry = draw.u32(0..4) == 0;
         let chat = if is_dry { DRY_CHAT } else { CHAT };
-        let items: Vec<_> = (0..draw.usize(1..8)).map(|_| Item::draw(draw)).collect();
+        let items: Vec<_> = (0..draw.usize(1..8)).map(|_| self.item(client, draw)).collect();
         let lines: Vec<_> = items.iter().map(|item| item.body(chat).to_string()).collect();
         let body = json!({"source": "telegram", "dry_run": is_dry, "lines": lines.join("\n")});
         for _ in 0..draw.u32(1..3) {
@@ -206,10 +268,52 @@ impl Ingest {
             let mut draw = setting.net.dice().of(&name);
             sleep(Duration::from_millis(draw.u64(1..60_000))).await;
             let (mode, asked_ms) = (draw.bool(), setting.net.elapsed_ms());
-            let body = json!({"is_test_mode": mode});
-            let answer = client.request("PUT", "/test-mode", Some(&name), Some(&body)).await;
-            let answered_ms = answer.filter(|answer| answer.status == 200).map(|answer| answer.at_ms);
-            self.history.borrow_mut().switches.push((asked_ms, answered_ms, mode));
+            match draw.u32(0..4) {
+                0 => self.toggle(&client, &name, asked_ms).await,
+                1 => self.switch_policy(&client, if mode { "pkm_test" } else { "pkm" }, &mut draw).await,
+                _ => {
+                    let body = json!({"is_test_mode": mode});
+                    let answer = client.request("PUT", "/test-mode", Some(&name), Some(&body)).await;
+                    let answered_ms = answer.filter(|answer| answer.status == 200).map(|answer| answer.at_ms);
+                    self.history.borrow_mut().switches.push((asked_ms, answered_ms, mode));
+                }
+            }
+        }
+    }
+
+    /// Switches to the other mode. A repeated request does not switch back.
+    async fn toggle(&self, client: &Client, name: &str, asked_ms: u64) {
+        let answer = client.request("POST", "/test-mode/toggle", Some(name), None).await;
+        let mut history = self.history.borrow_mut();
+        let Some(answer) = answer.filter(|answer| answer.status == 200) else {
+            history.switches.extend([(asked_ms, None, true), (asked_ms, None, false)]);
+            return;
+        };
+        let mode = answer.body["is_test_mode"] == true;
+        let is_known = history.switches.iter().all(|(_, answered_ms, _)| answered_ms.is_some());
+        let before = history.switches.last().is_some_and(|(_, _, mode)| *mode);
+        if is_known && before == mode {
+            history.violations.push(format!("{name} toggles from {before} to {mode}"));
+        }
+        history.switches.push((asked_ms, Some(answer.at_ms), mode));
+    }
+
+    /// Disables the policy of links in a schema for a while. Each order is sent once, so that no
+    /// earlier try of it is carried out later.
+    async fn switch_policy(&self, client: &Client, schema: &'static str, draw: &mut Rng) {
+        for enabled in [false, true] {
+            let asked_ms = client.net.elapsed_ms();
+            let order = (asked_ms, None, enabled);
+            self.history.borrow_mut().policies.entry(schema).or_default().push(order);
+            let path = format!("/policies/telegram_link_v1?schema={schema}");
+            let body = json!({"enabled": enabled}).to_string();
+            let answer = client.send("PATCH", &path, &[], Some(body), 1).await.filter(|answer| answer.status == 200);
+            let Some(answer) = answer else { return };
+            let mut history = self.history.borrow_mut();
+            let order = history.policies.get_mut(schema).and_then(|orders| orders.last_mut());
+            order.expect("the order").1 = Some(answer.at_ms);
+            drop(history);
+            sleep(Duration::from_millis(draw.u64(1_000..60_000))).await;
         }
     }
 }
@@ -233,8 +337,55 @@ impl History {
             for answer in answers.iter().filter(|answer| !self.may_use(answer, &answer.schema)) {
                 violations.push(format!("{key} used {} at {}", answer.schema, answer.asked_ms));
             }
+            if self.is_replaced(first) && first.action != "skipped" {
+                violations.push(format!("{key} was {} at {}: {:?}", first.action, first.asked_ms, first.item));
+            }
+            for answer in answers.iter().filter(|answer| matches!(answer.item, Item::Link { .. })) {
+                if !self.may_be_enabled(&answer.schema, true, answer.asked_ms, answer.answered_ms) {
+                    violations.push(format!("{key} passed a policy that was disabled at {}", answer.asked_ms));
+                }
+            }
+        }
+        for (asked_ms, answered_ms) in &self.refused {
+            if !["pkm", "pkm_test"].iter().any(|schema| self.may_be_enabled(schema, false, *asked_ms, *answered_ms)) {
+                violations.push(format!("an item at {asked_ms} was refused and no policy was disabled"));
+            }
         }
         violations
+    }
+
+    /// Returns whether the policy of links may have been enabled, or disabled, between these times.
+    fn may_be_enabled(&self, schema: &str, is_enabled: bool, from_ms: u64, to_ms: u64) -> bool {
+        let mut states = BTreeSet::from([true]);
+        for (asked_ms, answered_ms, state) in self.policies.get(schema).into_iter().flatten() {
+            if answered_ms.is_some_and(|answered| answered < from_ms) {
+                states.clear();
+            }
+            if *asked_ms <= to_ms {
+                states.insert(*state);
+            }
+        }
+        states.contains(&is_enabled)
+    }
+
+    /// Returns whether the item of this insert was for certain replaced by a later one before.
+    fn is_replaced(&self, insert: &Insert) -> bool {
+        let of_schema = self.inserts.values().flatten().filter(|other| other.schema == insert.schema);
+        let mut before = of_schema.filter(|other| other.answered_ms < insert.asked_ms);
+        before.any(|other| self.is_later(&insert.schema, &other.item, &insert.item))
+    }
+
+    /// Returns whether a note is for certain later than another one. A time ahead of our clock
+    /// counts as the time at which the note came first.
+    fn is_later(&self, schema: &str, one: &Item, other: &Item) -> bool {
+        let (Item::Note { .. }, Item::Note { .. }, true) = (one, other, one.identity() == other.identity()) else {
+            return false;
+        };
+        let of_schema = self.inserts.values().flatten().filter(|insert| insert.schema == schema);
+        let came = of_schema.filter(|insert| insert.item == *other).map(|insert| insert.answered_ms).min();
+        let latest = came.map_or(i64::MAX, |at| (at + SKEW_MS) as i64).min(other.said_ms());
+        let asked = self.first_asked_ms.get(one).copied().unwrap_or(0) as i64;
+        one.said_ms().min(asked - SKEW_MS as i64) > latest
     }
 
     /// I9: a request that begins after a switch was answered uses its schema.
@@ -268,17 +419,24 @@ impl History {
         }
         // I4: what was accepted is there, in its newest version.
         let of_jobs = jobs.iter().filter(|job| job["schema"] == schema && job["dry_run"] == false);
-        let of_jobs = of_jobs.filter_map(|job| self.jobs.get(&text(&job["backfill_id"]))).flatten();
+        let items = |job: &Value| {
+            let items = self.jobs.get(&text(&job["backfill_id"])).cloned().unwrap_or_default();
+            // Links fail while their policy is disabled.
+            let is_complete = job["counts"]["failed"].as_u64().unwrap_or(0) == 0;
+            items.into_iter().filter(move |item| is_complete || matches!(item, Item::Note { .. }))
+        };
+        let of_jobs: Vec<_> = of_jobs.flat_map(items).collect();
         let answered: Vec<_> = self.inserts.values().flatten().filter(|insert| insert.schema == schema).collect();
-        for item in answered.iter().map(|insert| &insert.item).chain(of_jobs) {
+        for item in answered.iter().map(|insert| &insert.item).chain(&of_jobs) {
             let Some(entry) = found.get(&item.identity()) else {
                 violations.push(format!("{} was accepted in {schema} and is gone", item.identity()));
                 continue;
             };
-            if let Item::Note { version, .. } = item
-                && version_of(entry).is_none_or(|kept| kept < *version)
-            {
-                violations.push(format!("{schema} has {}, not version {version}", entry["clean_text"]));
+            if let Item::Note { message, version } = item {
+                let kept = version_of(entry).map(|version| Item::Note { message: *message, version });
+                if kept.is_none_or(|kept| self.is_later(schema, item, &kept)) {
+                    violations.push(format!("{schema} has {}, not version {version}", entry["clean_text"]));
+                }
             }
         }
         // An entry is reported as inserted once.
@@ -296,7 +454,9 @@ impl History {
         let reported = inserted.len() as u64 + of_jobs;
         // A client that tried again during a switch knows only the answer in the other schema.
         let others = self.inserts.values().flatten().filter(|insert| insert.schema != schema);
-        let others = others.filter(|insert| self.may_use(insert, schema)).count();
+        // An earlier try may go on long after a later one was answered.
+        let longer = |insert: &Insert| Insert { answered_ms: insert.answered_ms + LONGEST_TRY_MS, ..insert.clone() };
+        let others = others.filter(|insert| self.may_use(&longer(insert), schema)).count();
         let most = reported + (self.unanswered + others) as u64;
         if !(reported..=most).contains(&(entries.len() as u64)) {
             violations.push(format!("{schema} has {} entries, {reported} to {most} were reported", entries.len()));
@@ -325,7 +485,7 @@ fn identity_of(entry: &Value) -> String {
     }
 }
 
-fn version_of(entry: &Value) -> Option<u32> {
+fn version_of(entry: &Value) -> Option<u64> {
     text(&entry["clean_text"]).rsplit(' ').next()?.parse().ok()
 }
 
