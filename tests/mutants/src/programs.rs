@@ -146,8 +146,8 @@ pub enum Kind {
     Plays,
 }
 
-/// Builds the programs, beside those of the workspace, so that crates from elsewhere are compiled
-/// once. If mutants do not compile, returns their lines.
+/// Builds the programs in a target folder of their own: in that of the workspace, cargo would take
+/// the crates of the copy for those of the workspace. If mutants do not compile, returns their lines.
 pub fn build(tree: &Tree, kinds: &[Kind]) -> Result<Vec<Program>, BTreeMap<PathBuf, BTreeSet<usize>>> {
     let mut programs = Vec::new();
     let mut refused: BTreeMap<PathBuf, BTreeSet<usize>> = BTreeMap::new();
@@ -166,7 +166,7 @@ pub fn build(tree: &Tree, kinds: &[Kind]) -> Result<Vec<Program>, BTreeMap<PathB
             .args(call)
             .args(["--keep-going", "--message-format", "json"])
             .current_dir(&tree.root)
-            .env("CARGO_TARGET_DIR", &tree.target)
+            .env("CARGO_TARGET_DIR", tree.root.join("target"))
             .stdin(Stdio::null())
             .stderr(Stdio::inherit())
             .output()

@@ -44,8 +44,6 @@ pub struct Placed {
 
 pub struct Tree {
     pub root: PathBuf,
-    /// Where cargo builds it.
-    pub target: PathBuf,
     pub mutants: BTreeMap<u32, Placed>,
 }
 
@@ -81,7 +79,7 @@ impl Tree {
             };
             write(&to.join(&file), if which.has_switches(&path) { with_switches(bytes) } else { bytes });
         }
-        Self { root: to.to_owned(), target: from.join("target"), mutants }
+        Self { root: to.to_owned(), mutants }
     }
 }
 
