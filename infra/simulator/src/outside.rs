@@ -21,7 +21,8 @@ pub fn respond(question: &Value, dice: &mut fastrand::Rng) -> (u16, Value, Optio
     let lines: Vec<_> = messages.filter_map(|message| message["text"].as_str()).collect();
     match dice.u32(0..10) {
         0 => (200, json!({"reply": null}), None),
-        1 => {
+        // A long reply to many messages would have a hundred parts.
+        1 if lines.len() < 10 => {
             let padding = format!("\n{}\n", "x".repeat(PADDING));
             (200, json!({"reply": lines.join(&padding) + &padding + "end"}), None)
         }
