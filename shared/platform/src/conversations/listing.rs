@@ -58,6 +58,18 @@ impl Conversations {
         Ok(batches)
     }
 
+    /// Reads the latest batches, the newest first.
+    pub async fn latest_batches(
+        &self,
+        invocation: &Invocation,
+        row: &ConversationRow,
+        limit: usize,
+    ) -> Result<Vec<BatchRow>, StoreError> {
+        let query = Query::partition(&self.table, keys::conversation_partition(&row.id));
+        let query = query.prefix(keys::CONVERSATION_BATCH_PREFIX).newest_first().limit(limit);
+        self.store.rows(invocation, &query).await
+    }
+
     /// Reads a page of the conversations that wait for `wake`, the longest waiting first. Returns
     /// it with the place where the next page starts.
     pub async fn waiting_page(

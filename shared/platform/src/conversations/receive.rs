@@ -1,7 +1,6 @@
 //! Receives a message: stores it once, with its number, in one transaction with the state of its
 //! conversation.
 
-use std::collections::BTreeSet;
 use std::ops::ControlFlow::{Break, Continue};
 
 use umavez_domain::channels::{Channel, brazilian_twin};
@@ -23,6 +22,8 @@ use crate::store::{Condition, StoreError, Transacted, Write, Written, read_row};
 const LATE_ECHO_MS: i64 = 10 * 60 * SECOND_MS;
 /// How many of the latest messages to a contact are searched for one of ours.
 const LATEST: usize = 20;
+/// How many of the latest batches are searched for the reply that came back.
+const LATEST_BATCHES: usize = 5;
 
 /// The outcome of receiving a message, and the current state of its conversation, if it is known.
 #[derive(Debug)]
@@ -141,19 +142,22 @@ impl Conversations {
         Ok(receipt)
     }
 
-    /// Reads the replies to the claimed batch and to the last answered one, whose echo may arrive
-    /// while the next batch is asked. They are known without the index, which may lag behind.
+    /// Reads the replies to the latest batches, the newest first, up to the one with this provider's
+    /// id. The echo of a reply may arrive after later batches were asked or settled. The replies are
+    /// known without the index, which may lag behind.
     async fn latest_replies(
         &self,
         invocation: &Invocation,
         row: &ConversationRow,
+        provider_id: &str,
     ) -> Result<Vec<MessageRow>, StoreError> {
-        let mut replies = Vec::new();
-        let numbers = BTreeSet::from([row.course.claimed, row.course.answered]);
-        for number in numbers.into_iter().filter(|number| *number > 0) {
-            let batch = self.batch(invocation, &row.batch_id(number)).await?;
-            for id in batch.map(|batch| batch.messages).unwrap_or_default() {
-                replies.extend(self.messages.get(invocation, &id).await?);
+        let mut replies: Vec<MessageRow> = Vec::new();
+        let batches = self.latest_batches(invocation, row, LATEST_BATCHES).await?;
+        let ids = batches.iter().flat_map(|batch| batch.messages.iter().rev());
+        for id in ids.take(LATEST) {
+            replies.extend(self.messages.get(invocation, id).await?);
+            if replies.last().is_some_and(|reply| reply.delivery.provider_id.as_deref() == Some(provider_id)) {
+                break;
             }
         }
         Ok(replies)
@@ -174,7 +178,7 @@ impl Conversations {
         };
         let mut candidates = Vec::new();
         if let Some(row) = row {
-            candidates.extend(self.latest_replies(invocation, row).await?);
+            candidates.extend(self.latest_replies(invocation, row, &received.message.message_id).await?);
         }
         let to = &received.message.contact;
         for to in [Some(to.clone()), brazilian_twin(to)].into_iter().flatten() {
