@@ -109,7 +109,9 @@ pub fn play(seed: u64, workload: &dyn Workload, profile: Profile) -> Outcome {
         let rested = timeout(longest, async {
             loop {
                 sleep(Duration::from_secs(120)).await;
-                if setting.queues_are_empty() && workload.is_at_rest(&setting) {
+                let is_over = setting.queues_are_empty() && workload.is_at_rest(&setting);
+                // A play that has broken a rule need not come to rest.
+                if is_over || !net.violations().is_empty() {
                     break;
                 }
                 // If only time is missing, nothing ends before the next row is due.

@@ -337,12 +337,10 @@ impl Downsells {
             let body = (method == "PUT").then(|| json!({"active": is_on}).to_string());
             let answer = client.send(method, path, &[], body, 1).await.filter(|answer| answer.status == 200);
             let answered_ms = answer.map(|answer| answer.at_ms);
-            let mut history = self.history.borrow_mut();
-            history.switches.entry(name).or_default().0[place].1 = answered_ms;
+            self.history.borrow_mut().switches.entry(name).or_default().0[place].1 = answered_ms;
             if answered_ms.is_none() || method == "DELETE" {
                 return;
             }
-            drop(history);
             sleep(Duration::from_millis(draw.u64(1_000..90_000))).await;
         }
     }

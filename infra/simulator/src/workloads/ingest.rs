@@ -37,6 +37,9 @@ pub struct Ingest {
     history: RefCell<History>,
 }
 
+/// An order to switch something: when it was sent and answered, and whether it is on from then.
+type Switch = (u64, Option<u64>, bool);
+
 #[derive(Default)]
 struct History {
     /// The answers to inserts, by idempotency key.
@@ -50,9 +53,9 @@ struct History {
     /// The items of accepted backfills, by job.
     jobs: BTreeMap<String, Vec<Item>>,
     /// Orders of the test mode: when each was sent and answered, and the mode.
-    switches: Vec<(u64, Option<u64>, bool)>,
+    switches: Vec<Switch>,
     /// Orders to enable or disable the policy of links, by schema.
-    policies: BTreeMap<&'static str, Vec<(u64, Option<u64>, bool)>>,
+    policies: BTreeMap<&'static str, Vec<Switch>>,
     /// Links that were refused: when each was sent and answered.
     refused: Vec<(u64, u64)>,
     violations: Vec<String>,
@@ -309,10 +312,9 @@ impl Ingest {
             let body = json!({"enabled": enabled}).to_string();
             let answer = client.send("PATCH", &path, &[], Some(body), 1).await.filter(|answer| answer.status == 200);
             let Some(answer) = answer else { return };
-            let mut history = self.history.borrow_mut();
-            let order = history.policies.get_mut(schema).and_then(|orders| orders.last_mut());
-            order.expect("the order").1 = Some(answer.at_ms);
-            drop(history);
+            if let Some(order) = self.history.borrow_mut().policies.entry(schema).or_default().last_mut() {
+                order.1 = Some(answer.at_ms);
+            }
             sleep(Duration::from_millis(draw.u64(1_000..60_000))).await;
         }
     }
