@@ -65,3 +65,6 @@ fn number(row: &Value, name: &str) -> u64 {
 fn waits_for(row: &Value) -> Option<&str> {
     row["wake"].as_str().and_then(|wake| wake.split('#').next())
 }
+
+#[cfg(test)]
+mod tests;
