@@ -1,7 +1,7 @@
 //! The crash-point suite. It runs every scenario once without faults, and then once for every call
 //! that the scenario made and the faults that can hit that call. In the default run, each write
-//! gets two runs: one in which the process is killed after the write, and one with another fault, a
-//! different one from write to write. About a third of the reads get a fault. In the long mode,
+//! gets a run in which the process is killed after the write. Half of the writes and a sixth of the
+//! reads get another run with another fault, a different one from call to call. In the long mode,
 //! every call gets every fault. At the end of each run, the suite audits the invariants from the
 //! tables, the queues and the answers to clients.
 //!

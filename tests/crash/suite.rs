@@ -215,24 +215,25 @@ async fn baseline(scenario: &Scenario, setup: Setup) -> Outcome {
     run(scenario, setup, &[]).await
 }
 
-/// The default run strikes one of this many reads.
-const READS: usize = 3;
+/// Besides the kills, the default run strikes one of this many writes, and one of this many reads.
+const WRITES: usize = 2;
+const READS: usize = 6;
 
 /// Returns the faults of a run. With `every_way` these are all faults at all calls. Otherwise
-/// each write gets a kill after it and one of its other faults, a different one from write to
-/// write, and one in [`READS`] reads gets one of its faults. The simulator covers the rest.
+/// each write gets a kill after it. One in [`WRITES`] writes and one in [`READS`] reads gets one of
+/// its other faults, a different one from call to call. The simulator covers the rest.
 fn strikes(scenario: &Scenario, points: &[Point], every_way: bool) -> Vec<Strike> {
     let points = points.iter().filter(|point| (scenario.strikes)(point));
     let of = |(nth, point): (usize, &Point)| {
         let fits = |kind: &Kind| kind.fits(&point.operation, scenario.concurrent);
         let (kills, others): (Vec<_>, Vec<_>) =
             Kind::ALL.into_iter().filter(fits).partition(|kind| *kind == Kind::KilledAfter);
-        let is_left_out = kills.is_empty() && !nth.is_multiple_of(READS);
+        let is_left_out = !nth.is_multiple_of(if kills.is_empty() { READS } else { WRITES });
         let others = match others.len() {
             _ if every_way => others,
             0 => others,
             _ if is_left_out => Vec::new(),
-            number => vec![others[nth % number]],
+            number => vec![others[nth / WRITES % number]],
         };
         let strike = |kind| Strike { point: point.clone(), kind };
         kills.into_iter().chain(others).map(strike).collect::<Vec<_>>()

@@ -7,8 +7,9 @@ use crate::providers::Heard;
 /// still be under way when the attempt counts as lost.
 const LONGEST_MS: u64 = 21_000;
 
-/// I5: every call belongs to an attempt that its own instance began, no attempt has two calls, and no
-/// call begins after its attempt counts as lost. `rows` are the rows that the calls may belong to. Returns what does not hold.
+/// I5: every call belongs to an attempt that its own instance began, no attempt has two calls, and
+/// no call begins after its attempt counts as lost. `rows` are the rows that the calls may belong
+/// to. Returns what does not hold.
 pub fn calls_are_attempts(net: &Net, name: &str, rows: &[String], calls: &[&Heard]) -> Vec<String> {
     let mut claims = net.claims(rows);
     let mut violations = Vec::new();

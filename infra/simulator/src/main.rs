@@ -157,8 +157,8 @@ fn broken(seeds: Range<u64>, names: &[&str], part: &str) -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// Plays a variant in some workloads in turn, ever longer. Returns after how many seeds of a workload
-/// it is caught.
+/// Plays a variant in some workloads in turn, ever longer. Returns after how many seeds of a
+/// workload it is caught.
 fn caught_after<'a>(seeds: Range<u64>, names: &[&'a str], profile: &Profile) -> Option<(u64, &'a str)> {
     let mut from = seeds.start;
     while from < seeds.end {

@@ -119,8 +119,8 @@ impl Tables {
         }
     }
 
-    /// Keeps what a write left behind, for indexes that lag and for rules that hold of each write. The
-    /// rows of statements have no index.
+    /// Keeps what a write left behind, for indexes that lag and for rules that hold of each write.
+    /// The rows of statements have no index.
     fn note_writes(&self, operation: &str, body: &Value, at_ms: i64) {
         let key = |item: &Value| json!({"pk": item["pk"], "sk": item["sk"]});
         let rows: Vec<(&Value, Value)> = match operation {

@@ -10,14 +10,14 @@ use umavez_simulator::workloads::{NAMES, workload};
 
 /// The workloads, and how many seeds of each are played: ten thousand in all.
 const PLAYS: &[(&str, u64)] = &[
-    ("outbound", 2_500),
-    ("downsells", 1_500),
-    ("conversations", 1_400),
-    ("mailings", 1_500),
-    ("ingest", 1_500),
-    ("windows", 1_200),
-    ("limits", 330),
-    ("everything", 70),
+    ("outbound", 3_000),
+    ("downsells", 1_200),
+    ("conversations", 900),
+    ("mailings", 1_200),
+    ("ingest", 2_100),
+    ("windows", 1_300),
+    ("limits", 250),
+    ("everything", 50),
 ];
 /// How many seeds are played twice.
 const TWICE: u64 = 5;

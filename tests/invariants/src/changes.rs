@@ -35,8 +35,8 @@ pub fn violations_of(changes: &[Change], rows: &Rows, now_ms: i64) -> Vec<String
     found
 }
 
-/// I3: a version of a row has one author. A write that rests on a version goes to the next one, so a
-/// writer that lost its race cannot overwrite the winner.
+/// I3: a version of a row has one author. A write that rests on a version goes to the next one, so
+/// a writer that lost its race cannot overwrite the winner.
 fn version(change: &Change) -> Option<String> {
     let (before, after) = (change.before.as_ref()?, change.after.as_ref()?);
     let (old, new) = (before["version"].as_u64()?, after["version"].as_u64()?);
@@ -100,7 +100,8 @@ fn attempt(change: &Change, rows: &Rows) -> Vec<String> {
     if change.table == "Downsells" {
         let charges = rows.get("Downsells", &change.pk, "CHARGES");
         let open = charges.and_then(|charges| charges["open"].as_object());
-        // Whether the time of a charge is over is decided before the write, by the clock of the sender.
+        // Whether the time of a charge is over is decided before the write, by the clock of the
+        // sender.
         if open.is_none_or(|open| open.is_empty()) {
             found.push(format!("an attempt began without an unpaid charge: {after}"));
         }
@@ -164,8 +165,8 @@ fn rate(change: &Change) -> Option<String> {
     Some(format!("{sentence}: {before} -> {after}"))
 }
 
-/// A suppression for all senders stays as it is until it is removed. A removal does not touch a later
-/// suppression.
+/// A suppression for all senders stays as it is until it is removed. A removal does not touch a
+/// later suppression.
 fn suppression(change: &Change) -> Option<String> {
     let (before, after) = (change.before.as_ref()?, change.after.as_ref()?);
     let is_for_all =

@@ -52,8 +52,8 @@ fn numbers(rows: &Rows, pk: &str) -> Vec<u64> {
     rows.partition("Conversations", pk, "MESSAGE#").filter_map(|row| row["number"].as_u64()).collect()
 }
 
-/// Returns the conversations in which a number is missing. The rule holds as long as TTL has deleted
-/// the oldest messages only.
+/// Returns the conversations in which a number is missing. The rule holds as long as TTL has
+/// deleted the oldest messages only.
 pub fn numbers_have_no_gap(rows: &Rows) -> Vec<String> {
     let states = rows.table("Conversations").filter(|row| row["sk"] == "STATE");
     let has_gap = |state: &&Value| {

@@ -1,5 +1,5 @@
-//! I1 for intents: a held row has a holder. A guard lists exactly the current holds, and the windows
-//! of sends do not overlap.
+//! I1 for intents: a held row has a holder. A guard lists exactly the current holds, and the
+//! windows of sends do not overlap.
 
 use serde_json::Value;
 

@@ -41,7 +41,7 @@ pub fn check(rows: &Rows, pk: &str, found: &mut Violations) {
     found.unless(owns_name != is_failed, "exactly mailings that did not fail own their name", mailing.row);
 }
 
-/// I4: returns the mailings that nobody continues, once nothing is under way any more. A shard
+/// I4: returns the mailings that no worker continues, once nothing is under way any more. A shard
 /// enqueues the next one of its group, and a mailing that is over has ended its shards.
 pub fn mailings_at_rest(rows: &Rows) -> Vec<String> {
     let mut found = Violations::default();
@@ -86,23 +86,23 @@ impl<'a> Mailing<'a> {
     /// Checks that a shard counts all of its entries, and that a finished shard has the right count
     /// for each state.
     fn shards_add_up(&self, found: &mut Violations) {
-        for shard in &self.shards {
+        let mut stored: BTreeMap<&str, BTreeMap<&str, u64>> = BTreeMap::new();
+        for entry in &self.entries {
+            let state = text(entry, "state").to_lowercase();
+            let state = if state == "queued" { "pending" } else { state.as_str() };
+            let name = STATES.iter().find(|known| **known == state);
+            found.unless(name.is_some(), "an entry has no known state", entry);
+            *stored.entry(text(entry, "pk")).or_default().entry(name.unwrap_or(&"")).or_default() += 1;
+        }
+        for shard in self.shards.iter().filter(|shard| shard["state"] == "FINISHED") {
             let pk = keys::mailing_entries(&self.id, u32::try_from(number(shard, "shard")).unwrap_or(0));
-            let mut stored: BTreeMap<&str, u64> = STATES.iter().map(|state| (*state, 0)).collect();
-            for entry in self.entries.iter().filter(|entry| entry["pk"] == pk.as_str()) {
-                let state = text(entry, "state").to_lowercase();
-                let state = if state == "queued" { "pending" } else { state.as_str() };
-                let name = STATES.iter().find(|known| **known == state);
-                found.unless(name.is_some(), "an entry has no known state", entry);
-                name.into_iter().for_each(|name| *stored.entry(name).or_default() += 1);
-            }
-            let counted: BTreeMap<&str, u64> = STATES.iter().map(|state| (*state, number(shard, state))).collect();
-            if shard["state"] == "FINISHED" {
-                found.unless(counted == stored, "the counts of a finished shard differ from its entries", shard);
-                let open = stored["pending"] + stored["sending"];
-                found.unless(open == 0, "a shard is finished, but entries are pending or sending", shard);
-                found.unless(shard["wake"].is_null(), "a finished shard is still in the index by time", shard);
-            }
+            let of_state = |state: &str| stored.get(pk.as_str()).and_then(|of_shard| of_shard.get(state)).copied();
+            let is_same = |state: &&str| number(shard, state) == of_state(state).unwrap_or(0);
+            let all_same = STATES.iter().all(|state| is_same(state));
+            found.unless(all_same, "the counts of a finished shard differ from its entries", shard);
+            let open = of_state("pending").or(of_state("sending"));
+            found.unless(open.is_none(), "a shard is finished, but entries are pending or sending", shard);
+            found.unless(shard["wake"].is_null(), "a finished shard is still in the index by time", shard);
         }
     }
 
@@ -129,14 +129,16 @@ impl<'a> Mailing<'a> {
         }
     }
 
-    /// At rest, the counts of a shard contain each of its entries. A pass moves a count after it has
-    /// moved the entry.
+    /// At rest, the counts of a shard contain each of its entries. A pass moves a count after it
+    /// has moved the entry.
     fn open_shards_add_up(&self, found: &mut Violations) {
+        let mut stored: BTreeMap<&str, u64> = BTreeMap::new();
+        self.entries.iter().for_each(|entry| *stored.entry(text(entry, "pk")).or_default() += 1);
         for shard in self.shards.iter().filter(|shard| shard["state"] != "FINISHED") {
             let pk = keys::mailing_entries(&self.id, u32::try_from(number(shard, "shard")).unwrap_or(0));
-            let stored = self.entries.iter().filter(|entry| entry["pk"] == pk.as_str()).count() as u64;
             let counted = STATES.iter().map(|state| number(shard, state)).sum::<u64>();
-            found.unless(counted == stored, "a shard counts another number of entries", shard);
+            let is_same = counted == stored.get(pk.as_str()).copied().unwrap_or(0);
+            found.unless(is_same, "a shard counts another number of entries", shard);
         }
     }
 

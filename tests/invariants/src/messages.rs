@@ -1,5 +1,5 @@
-//! I4 for messages: every message that is not settled is in an index in which a sweep or an operator
-//! finds it, and its intent says the same.
+//! I4 for messages: every message that is not settled is in an index in which a sweep or an
+//! operator finds it, and its intent says the same.
 
 use serde_json::Value;
 

@@ -1,14 +1,17 @@
-//! The defects that were mended, each reverted by a change of one place, and other deliberate mistakes.
+//! The defects that were mended, each reverted by a change of one place, and other deliberate
+//! mistakes.
 
 /// A change of the product at one place, which should break something.
 #[derive(Debug, Clone, Copy)]
 pub struct Defect {
     /// What is wrong with it, in one plain sentence, with the number in the review if it has one.
     pub name: &'static str,
-    /// The workload of the simulator that should notice it. Empty if only a unit test can notice it.
+    /// The workload of the simulator that should notice it. Empty if only a unit test can notice
+    /// it.
     pub workload: &'static str,
     pub file: &'static str,
-    /// The text in the file: an expression, a condition or a statement with its semicolon. It occurs once.
+    /// The text in the file: an expression, a condition or a statement with its semicolon. It
+    /// occurs once.
     pub text: &'static str,
     /// What stands in its place while the mutant is on: of the same type.
     pub instead: &'static str,

@@ -100,7 +100,8 @@ impl Program {
         }
     }
 
-    /// Plays seeds with a mutant. Returns how many until the first that fails, or `None` if none does.
+    /// Plays seeds with a mutant. Returns how many until the first that fails, or `None` if none
+    /// does.
     pub fn first_failure(&self, workload: &str, mutant: u32, seeds: u32) -> Option<String> {
         let played = Command::new(&self.path)
             .args(["--workload", workload, "--seeds", &seeds.to_string(), "--first"])
@@ -147,7 +148,8 @@ pub enum Kind {
 }
 
 /// Builds the programs in a target folder of their own: in that of the workspace, cargo would take
-/// the crates of the copy for those of the workspace. If mutants do not compile, returns their lines.
+/// the crates of the copy for those of the workspace. If mutants do not compile, returns their
+/// lines.
 pub fn build(tree: &Tree, kinds: &[Kind]) -> Result<Vec<Program>, BTreeMap<PathBuf, BTreeSet<usize>>> {
     let mut programs = Vec::new();
     let mut refused: BTreeMap<PathBuf, BTreeSet<usize>> = BTreeMap::new();

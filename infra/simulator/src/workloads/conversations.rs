@@ -89,7 +89,7 @@ impl Said {
 struct Release {
     contact: &'static str,
     asked_ms: u64,
-    /// When it has no effect any more. `None` if nobody knows.
+    /// When it has no effect any more. `None` if that is not known.
     over_ms: Option<u64>,
     /// Whether the bot answers the messages that came meanwhile.
     answers: bool,
@@ -255,8 +255,8 @@ impl History {
     }
 
     /// Returns whether a message of a contact may count as answered without a reply of the bot: a
-    /// person wrote later, by the provider's clock, and it was there by then, or an operator released
-    /// the conversation without an answer.
+    /// person wrote later, by the provider's clock, and it was there by then, or an operator
+    /// released the conversation without an answer.
     fn may_be_settled(&self, said: &Said) -> bool {
         let mut persons = self.said.iter().filter(|other| other.by_person && other.contact == said.contact);
         let mut releases = self.releases.iter().filter(|release| !release.answers && release.contact == said.contact);
@@ -459,8 +459,8 @@ impl Conversations {
         self.history.borrow_mut().releases[at].over_ms = over_ms;
     }
 
-    /// A person answers from the phone, often when the bot is about to. The message may arrive late,
-    /// together with others or alone, and the contact may write again before it arrives.
+    /// A person answers from the phone, often when the bot is about to. The message may arrive
+    /// late, together with others or alone, and the contact may write again before it arrives.
     async fn person(
         &self,
         setting: &Setting,
@@ -549,7 +549,8 @@ async fn outside(setting: Rc<Setting>, history: Rc<RefCell<History>>) {
 struct Late(Vec<(u64, Said)>);
 
 impl Late {
-    /// Puts a message at the end: it arrives then or shortly after, and mostly after those before it.
+    /// Puts a message at the end: it arrives then or shortly after, and mostly after those before
+    /// it.
     fn put(&mut self, said: Said, end_ms: u64, draw: &mut Rng) {
         let place = 400 * u64::try_from(self.0.len()).unwrap_or(0);
         self.0.push((end_ms + place + draw.u64(0..600), said));

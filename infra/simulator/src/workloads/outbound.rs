@@ -187,7 +187,8 @@ impl Outbound {
         }
     }
 
-    /// Puts an address on the suppression list, and now and then removes it and puts it there again.
+    /// Puts an address on the suppression list, and now and then removes it and puts it there
+    /// again.
     async fn suppress(&self, client: &Client, draw: &mut Rng) {
         let (channel, to) = address(draw);
         let (path, body) = (format!("/suppressions?channel={channel}&to={to}"), json!({"channel": channel, "to": to}));

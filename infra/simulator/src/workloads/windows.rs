@@ -36,6 +36,8 @@ pub struct Windows {
 struct History {
     messages: BTreeMap<String, Request>,
     checks: Vec<Request>,
+    /// Requests with the key and the body of one before that were answered otherwise.
+    refused: Vec<String>,
     canceled: usize,
 }
 
@@ -124,6 +126,7 @@ impl Workload for Windows {
         for row in rows.values().filter(|row| !ENDED.contains(&text(&row["state"]).as_str())) {
             violations.push(format!("{} is {} at the end", name_of(row), text(&row["state"])));
         }
+        violations.extend(history.refused.iter().cloned());
         violations.extend(history.audit_sends(setting));
         violations.extend(history.audit_refusals(setting, &rows));
         violations
@@ -150,6 +153,15 @@ impl Windows {
         let asked_ms = client.net.elapsed_ms();
         let answer = client.request("POST", "/intents", Some(name), Some(&body)).await;
         let is_allowed = answer.and_then(|answer| answer.body["can_send"].as_bool());
+        // I9: a request that is repeated is answered as before.
+        if is_allowed == Some(true) && draw.bool() {
+            sleep(Duration::from_millis(draw.u64(1..2 * DAY_MS))).await;
+            let again = client.request("POST", "/intents", Some(name), Some(&body)).await;
+            if let Some(again) = again.filter(|again| again.body["can_send"] != true) {
+                let refused = format!("the check {name} may send, and then: {} {}", again.status, again.body);
+                self.history.borrow_mut().refused.push(refused);
+            }
+        }
         self.history.borrow_mut().checks.push(Request { guard, asked_ms, at_ms: asked_ms, is_allowed });
     }
 
@@ -173,6 +185,14 @@ impl Windows {
         let is_allowed = accepted.as_ref().map(|answer| answer.body["status"] != "DEDUPED");
         self.history.borrow_mut().messages.insert(name.to_owned(), Request { guard, asked_ms, at_ms, is_allowed });
         let Some(id) = accepted.map(|answer| text(&answer.body["message_id"])) else { return };
+        if draw.u32(0..5) == 0 {
+            sleep(Duration::from_millis(draw.u64(1..2 * DAY_MS))).await;
+            let again = client.request("POST", MESSAGES, Some(name), Some(&body)).await;
+            if let Some(again) = again.filter(|again| again.status >= 300 || text(&again.body["message_id"]) != id) {
+                let refused = format!("{name} was accepted as {id}, and then: {} {}", again.status, again.body);
+                self.history.borrow_mut().refused.push(refused);
+            }
+        }
         if draw.u32(0..5) < 2 {
             sleep(Duration::from_millis(draw.u64(1..3 * DAY_MS))).await;
             let answer = client.request("POST", &format!("{MESSAGES}/{id}/cancel"), None, None).await;

@@ -142,9 +142,9 @@ impl Conversations {
         Ok(receipt)
     }
 
-    /// Reads the replies to the latest batches, the newest first, up to the one with this provider's
-    /// id. The echo of a reply may arrive after later batches were asked or settled. The replies are
-    /// known without the index, which may lag behind.
+    /// Reads the replies to the latest batches, the newest first, up to the one with this id of the
+    /// provider. The echo of a reply may arrive after later batches were asked or settled. The
+    /// replies are known without the index, which may lag behind.
     async fn latest_replies(
         &self,
         invocation: &Invocation,
