@@ -150,7 +150,9 @@ fn sent_at(message: &Value) -> Timestamp {
 async fn until_tried(world: &World, id: &str) {
     for _ in 0..20 {
         world.drain().await;
-        if message(world, id).await["attempts"] != 0 {
+        // On a busy machine an attempt may end before its call, because its slot is over.
+        let is_called = world.stack.calls().since(0).iter().any(|call| call.service == "telegram");
+        if is_called && message(world, id).await["attempts"] != 0 {
             return;
         }
         world.advance(Duration::from_secs(5)).await;
@@ -220,13 +222,14 @@ async fn a_message_that_was_not_sent_delays_no_other_and_then_waits_its_turn() {
         throttle(world, 12).await;
         let tried = accept(world, "a", &touch(world, 1, None)).await;
         until_tried(world, &tried).await;
+        let attempts = message(world, &tried).await["attempts"].clone();
         let scheduled = accept(world, "b", &touch_by_mail(world, 2, 8)).await;
         days(world, 8).await;
         let sent = message(world, &scheduled).await;
         assert_eq!(sent["status"], "SENT", "{sent}");
         days(world, 4).await;
         let waiting = message(world, &tried).await;
-        assert_eq!((&waiting["status"], &waiting["attempts"]), (&json!("QUEUED"), &json!(1)), "{waiting}");
+        assert_eq!((&waiting["status"], &waiting["attempts"]), (&json!("QUEUED"), &attempts), "{waiting}");
         assert_eq!(codes(&waiting).last(), Some(&"deferred"), "{waiting}");
         // It has the next place.
         let refused = ask(world, "c", &touch_by_mail(world, 3, 8)).await;
