@@ -97,8 +97,7 @@ impl<'a> Mailing<'a> {
         for shard in self.shards.iter().filter(|shard| shard["state"] == "FINISHED") {
             let pk = keys::mailing_entries(&self.id, u32::try_from(number(shard, "shard")).unwrap_or(0));
             let of_state = |state: &str| stored.get(pk.as_str()).and_then(|of_shard| of_shard.get(state)).copied();
-            let is_same = |state: &&str| number(shard, state) == of_state(state).unwrap_or(0);
-            let all_same = STATES.iter().all(|state| is_same(state));
+            let all_same = STATES.iter().all(|state| number(shard, state) == of_state(state).unwrap_or(0));
             found.unless(all_same, "the counts of a finished shard differ from its entries", shard);
             let open = of_state("pending").or(of_state("sending"));
             found.unless(open.is_none(), "a shard is finished, but entries are pending or sending", shard);
