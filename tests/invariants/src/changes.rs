@@ -58,8 +58,7 @@ fn lease(change: &Change) -> Option<String> {
 /// The rows that are written once and never replaced: the attributes that must not change.
 const ONCE: &[(&str, &[&str])] = &[
     ("BATCH#", &["batch", "from", "reply", "answered_by"]),
-    ("CONTENT", &[]),
-    ("DOWNSELL#", &["id", "name"]),
+    ("DOWNSELL#", &["id"]),
     ("ENTRY#", &["line", "email"]),
     ("FILE", &["mailing_id"]),
     ("REQUEST", &["mailing_id", "body", "downsell_id"]),
