@@ -94,6 +94,17 @@ impl SuppressionRow {
     }
 }
 
+/// How much the clocks of two functions differ at most, in milliseconds.
+const SKEW_MS: i64 = 5_000;
+
+/// Returns whether a suppression of the time `at` was made while the request to remove it was under
+/// way. Such a suppression stays: the process of the request may have been frozen, and the caller
+/// may have repeated the request and then suppressed the address again. A time that lies ahead of
+/// the current time is of a wrong clock, and does not count as later.
+pub fn is_after_request(at: Timestamp, began: Timestamp, current: Timestamp) -> bool {
+    at > began.plus_ms(SKEW_MS) && at <= current.plus_ms(SKEW_MS)
+}
+
 /// Reasons by which a person or a group refuses one bot only.
 const OF_ONE_BOT: &[&str] = &[code::BOT_BLOCKED, code::BOT_KICKED];
 
@@ -251,6 +262,19 @@ mod tests {
         assert_eq!(suppressed(Channel::Telegram, code::BOT_BLOCKED).senders, ["loja"]);
         assert!(suppressed(Channel::Telegram, code::USER_DEACTIVATED).senders.is_empty(), "no bot can reach the user");
         assert!(suppressed(Channel::Email, reason::HARD_BOUNCE).senders.is_empty());
+    }
+
+    #[test]
+    fn a_request_removes_only_what_was_suppressed_before_it() {
+        let after = |at, began, current| {
+            let [at, began, current] = [at, began, current].map(|ms| Timestamp::from_seconds(100).plus_ms(ms));
+            is_after_request(at, began, current)
+        };
+        assert!(!after(-1, 0, 50), "it was suppressed before");
+        assert!(!after(5_000, 0, 5_050), "the clocks of two functions differ");
+        assert!(after(5_001, 0, 5_050), "it was suppressed while the request was under way");
+        assert!(after(65_000, 0, 60_000), "also by a clock that is ahead");
+        assert!(!after(65_001, 0, 60_000), "a wrong clock keeps nothing on the list");
     }
 
     #[test]

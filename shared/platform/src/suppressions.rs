@@ -7,7 +7,8 @@ use std::ops::ControlFlow::{Break, Continue};
 use umavez_domain::channels::Channel;
 use umavez_domain::channels::email::ses_events::SesEvent;
 use umavez_domain::keys::{self, SUPPRESSION_SHARDS};
-use umavez_domain::suppression::{SuppressionRow, SuppressionStatus, source};
+use umavez_domain::suppression::{SuppressionRow, SuppressionStatus, is_after_request, source};
+use umavez_domain::time::Timestamp;
 
 use crate::invocation::Invocation;
 use crate::store::{Condition, Query, SpreadPlace, Store, StoreError, Write, Written, attribute, read_row};
@@ -80,10 +81,15 @@ impl Suppressions {
         Ok(())
     }
 
-    /// Removes an address from the list. Returns whether it was suppressed.
+    /// Removes an address from the list. Returns whether it was suppressed when the request began:
+    /// what was suppressed since then stays.
     pub async fn remove(&self, invocation: &Invocation, channel: Channel, to: &str) -> Result<bool, StoreError> {
         let step = || async {
             let Some(row) = self.get(invocation, channel, to).await? else { return Ok(Break(false)) };
+            let at = Timestamp::from_millis(row.as_of);
+            if is_after_request(at, invocation.now, invocation.current()) {
+                return Ok(Break(false));
+            }
             // A delayed first attempt of this write does not remove what was suppressed after it.
             let as_read = Condition::all([is(SuppressionStatus::Active)?, Condition::is_number("as_of", row.as_of)]);
             let write = self.removal(invocation, channel, to)?.when(as_read);

@@ -161,6 +161,13 @@ pub const DEFECTS: &[Defect] = &[
         text: "Condition::all([is(SuppressionStatus::Active)?, Condition::is_number(\"as_of\", row.as_of)])",
         instead: "is(SuppressionStatus::Active)?",
     },
+    Defect {
+        name: "A removal that was frozen removes what was suppressed after its caller had repeated it",
+        workload: "outbound",
+        file: "shared/platform/src/suppressions.rs",
+        text: "is_after_request(at, invocation.now, invocation.current())",
+        instead: "false",
+    },
     // Conversations.
     Defect {
         name: "D5: a message of a person that is delivered again does not cancel the reply that waits",

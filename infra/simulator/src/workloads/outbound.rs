@@ -24,6 +24,9 @@ const STEPS: usize = 3;
 pub(super) const ENDED: &[&str] = &["SENT", "FAILED", "EXPIRED", "SUPPRESSED", "CANCELED", "DEDUPED", "UNKNOWN"];
 /// The states of a message that did not go out.
 pub(super) const UNSENT: &[&str] = &["FAILED", "EXPIRED", "SUPPRESSED", "CANCELED", "DEDUPED"];
+/// For so long after a removal was answered, an earlier try of it may remove what is suppressed
+/// anew: the product allows for clocks that differ by five seconds, and clocks differ by four.
+const REMOVES_FOR_MS: u64 = 10_000;
 /// How long a call may already be on its way to a provider when a cancel is answered.
 const ON_ITS_WAY_MS: u64 = 500;
 
@@ -205,7 +208,7 @@ impl Outbound {
             };
             let answer = answer.filter(|answer| answer.status < 300);
             self.history.borrow_mut().suppressed[number].answered_ms = answer.map(|answer| answer.at_ms);
-            sleep(Duration::from_millis(draw.u64(1..3_000))).await;
+            sleep(pause_of_operator(draw)).await;
         }
     }
 
@@ -265,7 +268,8 @@ impl History {
             let Some(from_ms) = order.answered_ms else { continue };
             let mut removals = self.suppressed.iter().filter(|other| other.to == order.to && !other.is_suppressed);
             let is_open = |removal: &SuppressionOrder| {
-                removal.asked_ms < from_ms && removal.answered_ms.is_none_or(|answered| answered > order.asked_ms)
+                let until_ms = removal.answered_ms.map(|answered| answered + REMOVES_FOR_MS);
+                removal.asked_ms < from_ms && until_ms.is_none_or(|until| until > order.asked_ms)
             };
             if removals.clone().any(is_open) {
                 continue;
@@ -344,6 +348,12 @@ impl History {
 }
 
 pub(super) const MESSAGES: &str = "/outbound/messages";
+
+/// Returns how long an operator waits between two orders: no longer than an earlier try of the last
+/// order may still have an effect, or longer.
+fn pause_of_operator(draw: &mut Rng) -> Duration {
+    Duration::from_millis(if draw.bool() { draw.u64(1..3_000) } else { draw.u64(REMOVES_FOR_MS..60_000) })
+}
 
 /// Returns the body of a request for a message.
 fn message(name: &str, now_ms: i64, draw: &mut Rng) -> Value {

@@ -6,7 +6,7 @@ use std::collections::HashSet;
 use umavez_domain::channels::Channel;
 use umavez_domain::keys::{self, Key, SUPPRESSION_SHARDS};
 use umavez_domain::mailings::{MailingEntryId, UnsubscribeRow};
-use umavez_domain::suppression::{SuppressionRow, SuppressionStatus, reason};
+use umavez_domain::suppression::{SuppressionRow, SuppressionStatus, is_after_request, reason};
 
 use crate::config::{self, ConfigError};
 use crate::invocation::Invocation;
@@ -66,10 +66,13 @@ impl Unsubscribes {
         self.store.get(invocation, &self.table, &keys::unsubscribed(list, email_hash)).await
     }
 
-    /// Puts a recipient back on a list. Returns whether the recipient had left it and has not left
-    /// it again since.
+    /// Puts a recipient back on a list. Returns whether the recipient had left it when the request
+    /// began, and has not left it again since.
     pub async fn remove(&self, invocation: &Invocation, list: &str, email_hash: &str) -> Result<bool, StoreError> {
         let Some(row) = self.get(invocation, list, email_hash).await? else { return Ok(false) };
+        if is_after_request(row.created_at, invocation.now, invocation.current()) {
+            return Ok(false);
+        }
         // Delete only the row that was read: a repeated delete must not undo a later unsubscribe.
         let this_one = Condition::Is("created_at".to_owned(), attribute(&row.created_at)?);
         let write = Write::delete(&self.table, keys::unsubscribed(list, email_hash)).when(this_one);
