@@ -108,7 +108,7 @@ impl Sources {
 
     /// Delivers the changes of a table, in order, until each is handled or given up.
     async fn follow(self, source: StreamSource, function: String) {
-        let mut checkpoint: Option<String> = None;
+        let mut delivered = 0;
         let mut seen = 0;
         loop {
             let writes = self.net.writes(&source.table);
@@ -116,11 +116,12 @@ impl Sources {
                 self.net.moved().await;
                 continue;
             }
-            let changes = self.net.tables().changes(&source.table, checkpoint.as_deref(), source.batch_size);
-            let Some(last) = changes.last().map(number_of) else {
+            let changes = self.net.tables().changes(&source.table, delivered, source.batch_size);
+            if changes.is_empty() {
                 seen = writes;
                 continue;
-            };
+            }
+            delivered += changes.len();
             let decision = self.net.decision(&format!("changes of {} for {function}", source.table));
             let mut dice = self.net.dice().of(&decision);
             let mut wanted: Vec<_> = changes.into_iter().filter(|change| passes(&source.filters, change)).collect();
@@ -157,7 +158,6 @@ impl Sources {
                 }
                 sleep(Duration::from_secs(1)).await;
             }
-            checkpoint = Some(last);
         }
     }
 

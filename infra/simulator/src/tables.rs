@@ -30,8 +30,6 @@ pub struct Tables {
     db: Database,
     model: &'static Model,
     epoch: (Instant, i64),
-    /// The stream and its one shard, by table.
-    shards: Arc<BTreeMap<String, (String, String)>>,
     written: Arc<Mutex<Written>>,
 }
 
@@ -47,6 +45,10 @@ struct Written {
     rows: Rows,
     /// What was written since it was checked last.
     changes: Vec<Change>,
+    /// The rows of tables with a stream, as DynamoDB writes them.
+    images: BTreeMap<Place, Value>,
+    /// The records of each stream, by table.
+    streams: BTreeMap<String, Vec<Value>>,
 }
 
 /// The table, the partition key and the sort key of a row.
@@ -83,14 +85,24 @@ macro_rules! operations {
 
 impl Tables {
     pub fn new(model: &'static Model, epoch: (Instant, i64)) -> Self {
-        let db = empty(model, epoch);
-        let with_streams = model.tables.iter().filter(|table| table.streams);
-        let shards = with_streams.map(|table| (table.name.clone(), shard(&db, &table.name))).collect();
-        Self { db, model, epoch, shards: Arc::new(shards), written: Arc::default() }
+        Self { db: empty(model, epoch), model, epoch, written: Arc::default() }
     }
 
     /// Carries out an operation at this time. Returns the status and the body of the response.
     pub fn call(&self, operation: &str, body: &Value, now_ms: i64) -> (u16, Vec<u8>) {
+        // The row after an update is wanted here, even if the caller does not ask for it.
+        if operation == "UpdateItem" && matches!(body["ReturnValues"].as_str(), None | Some("NONE")) {
+            let mut asking = body.clone();
+            asking["ReturnValues"] = json!("ALL_NEW");
+            let (status, answer) = self.ask(operation, asking);
+            if status != 200 {
+                return (status, answer);
+            }
+            let mut answer: Value = serde_json::from_slice(&answer).expect("JSON");
+            let row = answer.as_object_mut().and_then(|answer| answer.remove("Attributes"));
+            self.note_row(text(&body["TableName"]), &body["Key"], row, now_ms);
+            return (200, serde_json::to_vec(&answer).expect("JSON"));
+        }
         let answered = self.ask(operation, body.clone());
         if answered.0 == 200 {
             self.note_writes(operation, body, now_ms);
@@ -119,41 +131,55 @@ impl Tables {
         }
     }
 
-    /// Keeps what a write left behind, for indexes that lag and for rules that hold of each write.
-    /// The rows of statements have no index.
+    /// Keeps what a write left behind, for indexes that lag, for streams and for rules that hold of
+    /// each write.
     fn note_writes(&self, operation: &str, body: &Value, at_ms: i64) {
-        let key = |item: &Value| json!({"pk": item["pk"], "sk": item["sk"]});
-        let rows: Vec<(&Value, Value)> = match operation {
-            "PutItem" => vec![(&body["TableName"], key(&body["Item"]))],
-            "UpdateItem" | "DeleteItem" => vec![(&body["TableName"], body["Key"].clone())],
+        match operation {
+            "PutItem" => {
+                let item = &body["Item"];
+                self.note_row(text(&body["TableName"]), &key_of(item), Some(item.clone()), at_ms);
+            }
+            "UpdateItem" | "DeleteItem" => self.note_key(&body["TableName"], &body["Key"], at_ms),
             "TransactWriteItems" => {
                 let parts = body["TransactItems"].as_array().into_iter().flatten();
                 let parts = parts.filter_map(|part| part.as_object()?.iter().next());
-                let writes =
-                    parts.filter(|(kind, _)| *kind != "ConditionCheck").map(|(_, write)| match &write["Key"] {
-                        Value::Null => (&write["TableName"], key(&write["Item"])),
-                        key => (&write["TableName"], key.clone()),
-                    });
-                writes.collect()
+                // A transaction that is repeated with its token changes nothing, so the rows are
+                // read.
+                for (_, write) in parts.filter(|(kind, _)| *kind != "ConditionCheck") {
+                    let key = match &write["Key"] {
+                        Value::Null => key_of(&write["Item"]),
+                        key => key.clone(),
+                    };
+                    self.note_key(&write["TableName"], &key, at_ms);
+                }
             }
-            "ExecuteStatement" | "BatchExecuteStatement" => return self.note_statements(body),
-            _ => return,
-        };
-        for (table, key) in rows {
-            let table = table.as_str().unwrap_or_default().to_owned();
-            let read = request(json!({"TableName": table, "Key": key, "ConsistentRead": true}));
-            let row = self.db.get_item(read).expect("the row").item;
-            let row = row.map(|row| serde_json::to_value(row).expect("JSON"));
-            self.note_times(&table, &key, row.as_ref());
-            self.note_change(&table, &key, row.as_ref().map(plain_map));
-            self.written().lag.writes.push(After { at_ms, table, key, row });
+            "ExecuteStatement" | "BatchExecuteStatement" => self.note_statements(body, at_ms),
+            _ => {}
         }
+    }
+
+    /// Keeps a row after a write that does not contain all of it.
+    fn note_key(&self, table: &Value, key: &Value, at_ms: i64) {
+        let read = request(json!({"TableName": table, "Key": key, "ConsistentRead": true}));
+        let row = self.db.get_item(read).expect("the row").item;
+        self.note_row(text(table), key, row.map(|row| serde_json::to_value(row).expect("JSON")), at_ms);
+    }
+
+    /// Keeps a row after a write, or that it is gone.
+    fn note_row(&self, table: &str, key: &Value, row: Option<Value>, at_ms: i64) {
+        self.note_times(table, key, row.as_ref());
+        self.note_change(table, key, row.as_ref().map(plain_map));
+        let table_of = self.model.tables.iter().find(|known| known.name == table);
+        let mut written = self.written();
+        if let Some(view) = table_of.and_then(|table| table.create["StreamSpecification"]["StreamViewType"].as_str()) {
+            written.append(table, key, row.clone(), view, at_ms);
+        }
+        written.lag.writes.push(After { at_ms, table: table.to_owned(), key: key.clone(), row });
     }
 
     /// Keeps the row before and after a write.
     fn note_change(&self, table: &str, key: &Value, after: Option<Value>) {
-        let word = |name: &str| key[name]["S"].as_str().unwrap_or_default().to_owned();
-        let (table, pk, sk) = (self.logical_id(table).to_owned(), word("pk"), word("sk"));
+        let (table, pk, sk) = (self.logical_id(table).to_owned(), word(key, "pk"), word(key, "sk"));
         let mut written = self.written();
         let before = match &after {
             Some(row) => written.rows.put(&table, row.clone()),
@@ -175,21 +201,21 @@ impl Tables {
 
     /// Keeps what statements have written. They do not name their keys in one form, so the rows of
     /// their tables are compared.
-    fn note_statements(&self, body: &Value) {
+    fn note_statements(&self, body: &Value, at_ms: i64) {
         let statements = body["Statements"].as_array().map_or(std::slice::from_ref(body), Vec::as_slice);
         // Statements name their table in quotation marks.
         let tables: BTreeSet<_> =
             statements.iter().filter_map(|one| one["Statement"].as_str()?.split('"').nth(1)).collect();
         for table in tables {
-            let name = self.logical_id(table);
-            let rows = self.rows(table);
-            let mut written = self.written();
-            for row in rows {
-                let word = |name: &str| row[name].as_str().unwrap_or_default().to_owned();
-                let (pk, sk) = (word("pk"), word("sk"));
-                if written.rows.get(name, &pk, &sk) != Some(&row) {
-                    let before = written.rows.put(name, row.clone());
-                    written.changes.push(Change { table: name.to_owned(), pk, sk, before, after: Some(row) });
+            for row in self.items(table) {
+                let key = key_of(&row);
+                let is_known = {
+                    let written = self.written();
+                    let known = written.rows.get(self.logical_id(table), &word(&key, "pk"), &word(&key, "sk"));
+                    known == Some(&plain_map(&row))
+                };
+                if !is_known {
+                    self.note_row(table, &key, Some(row), at_ms);
                 }
             }
         }
@@ -197,8 +223,7 @@ impl Tables {
 
     /// Keeps when a row is due and when it expires.
     fn note_times(&self, table: &str, key: &Value, row: Option<&Value>) {
-        let word = |name: &str| key[name]["S"].as_str().unwrap_or_default().to_owned();
-        let place: Place = (table.to_owned(), word("pk"), word("sk"));
+        let place = place(table, key);
         let due = row.and_then(due_ms);
         let attribute = self.model.tables.iter().find(|known| known.name == table);
         let attribute = attribute.and_then(|table| table.ttl_attribute.as_deref());
@@ -259,6 +284,11 @@ impl Tables {
 
     /// Returns all rows of a table, as plain JSON.
     pub fn rows(&self, table: &str) -> Vec<Value> {
+        self.items(table).iter().map(plain_map).collect()
+    }
+
+    /// Returns all rows of a table, as DynamoDB writes them.
+    fn items(&self, table: &str) -> Vec<Value> {
         let mut rows = Vec::new();
         let mut start = Value::Null;
         loop {
@@ -267,8 +297,10 @@ impl Tables {
                 scan["ExclusiveStartKey"] = start;
             }
             let page = self.db.scan(serde_json::from_value(scan).expect("a scan")).expect("scanned");
-            let page = serde_json::to_value(page).expect("JSON");
-            rows.extend(page["Items"].as_array().into_iter().flatten().map(plain_map));
+            let mut page = serde_json::to_value(page).expect("JSON");
+            if let Value::Array(items) = page["Items"].take() {
+                rows.extend(items);
+            }
             start = page["LastEvaluatedKey"].clone();
             if start.is_null() {
                 return rows;
@@ -276,24 +308,64 @@ impl Tables {
         }
     }
 
-    /// Returns the changes of a table after a sequence number, oldest first, as a stream delivers
-    /// them.
-    pub fn changes(&self, table: &str, after: Option<&str>, limit: usize) -> Vec<Value> {
-        let Some((arn, shard)) = self.shards.get(table) else { return Vec::new() };
-        let mut iterator = json!({"StreamArn": arn, "ShardId": shard, "ShardIteratorType": "TRIM_HORIZON"});
-        if let Some(after) = after {
-            iterator["ShardIteratorType"] = json!("AFTER_SEQUENCE_NUMBER");
-            iterator["SequenceNumber"] = json!(after);
-        }
-        let iterator = self.db.get_shard_iterator(request(iterator)).expect("an iterator").shard_iterator;
-        let read = request(json!({"ShardIterator": iterator, "Limit": limit}));
-        let read = serde_json::to_value(self.db.get_records(read).expect("records").records).expect("JSON");
-        let Value::Array(mut records) = read else { return Vec::new() };
-        for record in &mut records {
-            record["eventSourceARN"] = json!(arn);
-        }
-        records
+    /// Returns the changes of a table after so many, oldest first, as a stream delivers them.
+    pub fn changes(&self, table: &str, after: usize, limit: usize) -> Vec<Value> {
+        let written = self.written();
+        let records = written.streams.get(table).map_or(&[][..], Vec::as_slice);
+        records.iter().skip(after).take(limit).cloned().collect()
     }
+}
+
+impl Written {
+    /// Appends a change to the stream of a table, with the images of the stream's view. A write that
+    /// changes nothing has no record.
+    fn append(&mut self, table: &str, key: &Value, row: Option<Value>, view: &str, at_ms: i64) {
+        let place = place(table, key);
+        let before = match &row {
+            Some(row) => self.images.insert(place, row.clone()),
+            None => self.images.remove(&place),
+        };
+        let event = match (&before, &row) {
+            (None, None) => return,
+            (Some(before), Some(row)) if before == row => return,
+            (None, Some(_)) => "INSERT",
+            (Some(_), Some(_)) => "MODIFY",
+            (Some(_), None) => "REMOVE",
+        };
+        let records = self.streams.entry(table.to_owned()).or_default();
+        let number = format!("{:021}", records.len() + 1);
+        let mut change = json!({
+            "ApproximateCreationDateTime": at_ms as f64 / 1_000.0, "Keys": key, "SequenceNumber": number,
+            "SizeBytes": 1, "StreamViewType": view,
+        });
+        for (name, kind, image) in [("OldImage", "OLD", before), ("NewImage", "NEW", row)] {
+            if let Some(image) = image.filter(|_| view.contains(kind)) {
+                change[name] = image;
+            }
+        }
+        records.push(json!({
+            "eventID": number, "eventName": event, "eventVersion": "1.1", "eventSource": "aws:dynamodb",
+            "awsRegion": "us-east-1", "eventSourceARN": format!("arn:aws:dynamodb:::table/{table}/stream/1"),
+            "dynamodb": change,
+        }));
+    }
+}
+
+fn text(value: &Value) -> &str {
+    value.as_str().unwrap_or_default()
+}
+
+/// Returns the key of an item.
+fn key_of(item: &Value) -> Value {
+    json!({"pk": item["pk"], "sk": item["sk"]})
+}
+
+fn word(key: &Value, name: &str) -> String {
+    key[name]["S"].as_str().unwrap_or_default().to_owned()
+}
+
+fn place(table: &str, key: &Value) -> Place {
+    (table.to_owned(), word(key, "pk"), word(key, "sk"))
 }
 
 /// What a row may wait for without anything being done when its time has come.
@@ -318,23 +390,16 @@ fn keep(times: &mut BTreeMap<Place, i64>, place: &Place, at_ms: Option<i64>) {
 fn empty(model: &Model, epoch: (Instant, i64)) -> Database {
     let db = Database::memory_with_clock(Arc::new(Virtual(epoch.0, epoch.1))).expect("a database in memory");
     for table in &model.tables {
-        db.create_table(request(table.create.clone())).expect("created");
+        let mut create = table.create.clone();
+        // The streams are kept here: the emulator looks up a record without an index.
+        create.as_object_mut().expect("an object").remove("StreamSpecification");
+        db.create_table(request(create)).expect("created");
     }
     db
 }
 
 fn request<T: serde::de::DeserializeOwned>(value: Value) -> T {
     serde_json::from_value(value).expect("a request")
-}
-
-fn shard(db: &Database, table: &str) -> (String, String) {
-    let streams = db.list_streams(request(json!({"TableName": table}))).expect("streams");
-    let arn = serde_json::to_value(streams).expect("JSON")["Streams"][0]["StreamArn"].as_str().map(str::to_owned);
-    let arn = arn.expect("the table has a stream");
-    let stream = db.describe_stream(request(json!({"StreamArn": arn}))).expect("a stream");
-    let stream = serde_json::to_value(stream).expect("JSON");
-    let shard = stream["StreamDescription"]["Shards"][0]["ShardId"].as_str().map(str::to_owned);
-    (arn, shard.expect("the stream has a shard"))
 }
 
 fn plain_map(item: &Value) -> Value {
