@@ -217,6 +217,22 @@ def stages(template):
                 yield f"{path.name}: {name} is out of range"
 
 
+def dockerfile(template):
+    """Lints the Dockerfile beside the template with hadolint."""
+    path = template.path.parent / "Dockerfile"
+    if not path.is_file():
+        return
+    bin = Path(sys.executable).parent
+    # Settings of the user could switch rules off.
+    done = subprocess.run(
+        [bin / "hadolint", "--no-color", "--failure-threshold", "style", path],
+        stdin=subprocess.DEVNULL, capture_output=True, text=True, cwd=bin, env={"HOME": str(bin)},
+    )
+    if done.returncode != 0:
+        found = [line.replace(str(path), path.name) for line in (done.stdout + done.stderr).splitlines() if line.strip()]
+        yield from found or [f"hadolint failed with code {done.returncode}"]
+
+
 def deploy_guide(template):
     """Checks what docs/deploy.md says about parameters, outputs, and the resources that remain
     after the stack is deleted."""
@@ -258,6 +274,7 @@ def main():
         ("schedule expressions", lambda: schedules(template)),
         ("queue batches", lambda: queue_batches(template)),
         ("parameter files of the stages", lambda: stages(template)),
+        ("Dockerfile", lambda: dockerfile(template)),
         ("deploy guide", lambda: deploy_guide(template)),
     ]
     total = 0
