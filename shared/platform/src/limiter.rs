@@ -208,9 +208,12 @@ impl Limiter {
     }
 
     /// Parks a bucket because the provider asked to wait: it grants no slot for this time. A
-    /// shorter wait does not shorten a longer one.
+    /// shorter wait does not shorten a longer one. The row is read first, because the clock of
+    /// another sender may be ahead, and the wait would be over too early for it.
     pub async fn park(&self, invocation: &Invocation, key: &Key, wait_ms: i64) -> Result<(), StoreError> {
-        let time = Timestamp::from_millis(self.time_us(invocation).div_euclid(1_000));
+        let row = self.store.get_item(invocation, &self.table, key).await?;
+        let time_us = self.follow(invocation, &[bucket_of(row)?]);
+        let time = Timestamp::from_millis(time_us.div_euclid(1_000));
         let until = time.plus_ms(wait_ms);
         let write = self.bucket(key, until).set_number(PARKED_UNTIL, until.millis());
         let not_longer = render(&[vec![Bound::AtMost(PARKED_UNTIL, until.millis())]]);
