@@ -114,13 +114,13 @@ mod tests {
     }
 
     #[test]
-    fn the_record_does_not_hold_the_key() {
+    fn the_stored_record_does_not_contain_the_key() {
         let kept = serde_json::to_string(&record("uv_secret")).expect("serializes");
         assert!(!kept.contains("uv_secret"));
     }
 
     #[test]
-    fn a_word_covers_its_reads_and_not_the_other_way_round() {
+    fn a_scope_covers_its_read_scope_but_not_the_reverse() {
         assert!(allows(["intents"], Scope("intents")));
         assert!(allows(["intents"], Scope("intents:read")));
         assert!(allows(["intents:read"], Scope("intents:read")));
@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn the_bearer_token_is_found_whatever_the_case_of_its_scheme() {
+    fn the_bearer_scheme_is_case_insensitive() {
         assert_eq!(bearer("Bearer abc"), Some("abc"));
         assert_eq!(bearer("bearer  abc "), Some("abc"));
         for header in ["abc", "Basic abc", "Bearer", "Bearer ", ""] {

@@ -75,7 +75,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn a_fence_names_each_attribute_and_which_are_absent() {
+    fn a_fence_lists_each_attribute_and_marks_absent_ones() {
         let Fence::Same(same) = Fence::same(&Part { state: "PENDING", lease_until: None }) else { panic!("a part") };
         assert_eq!(same, [("lease_until".to_owned(), Value::Null), ("state".to_owned(), Value::from("PENDING"))]);
         assert_eq!(Fence::version(0), Fence::Absent);

@@ -81,7 +81,9 @@ codes! {
 
     /// The key by which an entry was recognized.
     MatchedBy {
+        /// The primary key of the item.
         Primary = "primary",
+        /// The secondary key of the item.
         Secondary = "secondary",
     }
 
@@ -281,7 +283,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_code_is_read_back_from_its_text_and_no_other_text_is_one() {
+    fn a_code_is_parsed_only_from_its_own_text() {
         for action in Action::ALL {
             assert_eq!(Action::parse(action.as_str()), Some(*action));
             let json = serde_json::to_string(action).expect("json");
@@ -292,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn every_code_has_a_text_of_its_own() {
+    fn every_problem_code_has_a_distinct_text() {
         let mut texts: Vec<_> = ProblemCode::ALL.iter().map(|code| code.as_str()).collect();
         texts.sort_unstable();
         texts.dedup();

@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn every_wrong_field_is_named_at_once() {
+    fn all_invalid_fields_are_reported_together() {
         let body = json!({"id": 7, "when": "soon", "more": 1, "name": " "});
         let mut fields = Fields::of(object(&body));
         let id = fields.uuid("id");
@@ -256,18 +256,18 @@ mod tests {
     }
 
     #[test]
-    fn an_open_reader_ignores_what_it_does_not_read() {
+    fn an_open_reader_ignores_unknown_fields_but_checks_the_fields_it_reads() {
         let body = json!({"name": "x", "more": 1, "flag": "yes"});
         let mut fields = Fields::open(object(&body));
         let name = fields.text("name");
         assert_eq!(fields.finish(name), Ok("x"));
         let mut fields = Fields::open(object(&body));
         fields.optional_bool("flag");
-        assert_eq!(fields.finish(Some(())).expect_err("what is read must fit")[0].field, "flag");
+        assert_eq!(fields.finish(Some(())).expect_err("a field that is read must have its type")[0].field, "flag");
     }
 
     #[test]
-    fn null_is_absent() {
+    fn a_null_field_counts_as_absent() {
         let body = json!({"when": null});
         let mut fields = Fields::of(object(&body));
         assert_eq!(fields.optional_timestamp("when"), None);
@@ -291,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn a_uuid_has_one_form() {
+    fn only_a_hyphenated_uuid_is_parsed() {
         assert!(parse_uuid("91b7584a-d8f1-4cd6-b0e1-414c1027c4d1").is_some());
         assert_eq!(
             parse_uuid("91B7584A-D8F1-4CD6-B0E1-414C1027C4D1"),

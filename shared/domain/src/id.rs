@@ -77,7 +77,7 @@ mod tests {
     }
 
     #[test]
-    fn an_id_is_its_prefix_and_the_start_of_a_hash() {
+    fn an_id_consists_of_its_prefix_and_the_start_of_a_hash() {
         // sha256("abc") begins with these digits.
         assert_eq!(TicketId::hash("abc").as_str(), "tck_ba7816bf8f01cfea414140de5dae2223");
         assert_eq!(BareId::hash("abc").as_str(), "ba7816bf8f01cfea");
@@ -85,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_one_form_is_parsed() {
+    fn only_the_canonical_form_of_an_id_is_parsed() {
         let id = TicketId::hash("abc");
         assert_eq!(TicketId::parse(id.as_str()), Some(id.clone()));
         let (longer, upper) = (format!("{id}0"), id.as_str().to_uppercase());
@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn an_id_is_serialized_as_its_text_and_checked_when_it_is_read() {
+    fn an_id_is_serialized_as_text_and_validated_when_it_is_deserialized() {
         let id = TicketId::hash("abc");
         let json = serde_json::to_string(&id).expect("serializes");
         assert_eq!(json, r#""tck_ba7816bf8f01cfea414140de5dae2223""#);

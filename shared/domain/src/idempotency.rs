@@ -76,7 +76,7 @@ mod tests {
     use crate::access::PresentedKey;
 
     #[test]
-    fn a_key_is_visible_ascii_of_bounded_length() {
+    fn an_idempotency_key_is_visible_ascii_of_limited_length() {
         assert!(IdempotencyKey::parse("order-77/É").is_none());
         assert!(IdempotencyKey::parse("").is_none());
         assert!(IdempotencyKey::parse("a b").is_none());
@@ -85,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_is_known_by_its_caller_its_path_and_its_key() {
+    fn a_request_is_identified_by_caller_path_and_key() {
         let (a, b) = (PresentedKey::of("a").id, PresentedKey::of("b").id);
         let key = IdempotencyKey::parse("order-77").expect("a key");
         let of =
@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn the_same_bytes_are_the_same_request() {
+    fn a_replay_must_have_the_same_body_bytes() {
         assert_eq!(Replay::of(&body_hash(b"{}"), &body_hash(b"{}")), Replay::Same);
         assert_eq!(Replay::of(&body_hash(b"{}"), &body_hash(b"{ }")), Replay::OtherBody);
     }

@@ -72,7 +72,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_lease_ends_at_its_time_and_not_before() {
+    fn a_lease_is_over_at_its_end_time_and_not_before() {
         let lease = Lease { lease_owner: "a".into(), lease_epoch: 1, lease_until: 1_000 };
         assert!(!lease.is_over(Timestamp::from_millis(999)));
         assert!(lease.is_over(Timestamp::from_millis(1_000)));

@@ -53,7 +53,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_changed_sequence_is_published() {
+    fn only_a_new_sequence_number_is_published() {
         let (one, two) = (emit(1), emit(2));
         assert_eq!(to_publish(None, Some(&one)), Some(&one));
         assert_eq!(to_publish(Some(&one), Some(&one)), None);
@@ -63,7 +63,7 @@ mod tests {
     }
 
     #[test]
-    fn a_delay_is_never_early_and_never_longer_than_a_queue_takes() {
+    fn a_delay_is_rounded_up_and_limited_to_the_maximum_of_a_queue() {
         let now = Timestamp::from_millis(10_000);
         assert_eq!(delay_seconds(None, now), 0);
         assert_eq!(delay_seconds(Some(9_000), now), 0);

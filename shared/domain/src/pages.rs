@@ -78,7 +78,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_reader_gets_the_language_that_is_preferred() {
+    fn the_language_of_a_page_follows_the_accept_language_header() {
         use Language::{En, Pt};
         for (header, language) in [
             ("", En),

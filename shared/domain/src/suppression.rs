@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn an_address_is_suppressed_in_its_one_form() {
+    fn an_address_is_suppressed_in_its_normalized_form() {
         let asked = read(json!({"channel": "whatsapp", "to": "+55 (11) 91234-5678"})).expect("fits");
         assert_eq!((asked.reach, asked.to.as_str()), (Reach::Channel(Channel::Whatsapp), "5511912345678"));
         let row = SuppressionRow::by_operator(Channel::Whatsapp, &asked.to, None, Timestamp::from_seconds(0));
@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn who_blocks_one_bot_has_blocked_that_bot() {
+    fn a_user_who_blocks_one_bot_is_suppressed_for_that_bot_only() {
         let at = Timestamp::from_seconds(0);
         let suppressed =
             |channel, reason| SuppressionRow::new(channel, "7", reason, source::PROVIDER, None, at).seen_by("loja");
@@ -265,26 +265,26 @@ mod tests {
     }
 
     #[test]
-    fn a_request_removes_only_what_was_suppressed_before_it() {
+    fn a_removal_keeps_suppressions_that_were_added_after_it_began() {
         let after = |at, began, current| {
             let [at, began, current] = [at, began, current].map(|ms| Timestamp::from_seconds(100).plus_ms(ms));
             is_after_request(at, began, current)
         };
-        assert!(!after(-1, 0, 50), "it was suppressed before");
-        assert!(!after(5_000, 0, 5_050), "the clocks of two functions differ");
+        assert!(!after(-1, 0, 50), "it was suppressed before the request");
+        assert!(!after(5_000, 0, 5_050), "the clocks of two functions may differ by this much");
         assert!(after(5_001, 0, 5_050), "it was suppressed while the request was under way");
-        assert!(after(65_000, 0, 60_000), "also by a clock that is ahead");
-        assert!(!after(65_001, 0, 60_000), "a wrong clock keeps nothing on the list");
+        assert!(after(65_000, 0, 60_000), "it was suppressed during the request by a clock that is ahead");
+        assert!(!after(65_001, 0, 60_000), "a clock that is too far ahead does not keep a suppression");
     }
 
     #[test]
-    fn an_address_leaves_a_list_in_the_form_that_files_have_it_in() {
+    fn a_request_for_a_list_normalizes_the_address_as_an_import_does() {
         let asked = read(json!({"channel": "email", "to": "“A@Bücher.example”", "list": " Clientes "})).expect("fits");
         assert_eq!((asked.reach.list(), asked.to.as_str()), (Some("Clientes"), "a@xn--bcher-kva.example"));
     }
 
     #[test]
-    fn what_is_wrong_is_named() {
+    fn each_invalid_field_is_named() {
         for (body, wrong) in [
             (json!({"channel": "sms", "to": "1", "note": "a\nb", "x": 1}), &["note", "channel", "x"][..]),
             (json!({"channel": "telegram", "to": "1", "list": "Clientes"}), &["list"]),

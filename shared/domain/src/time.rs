@@ -114,7 +114,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_time_that_could_not_be_read_back_is_none() {
+    fn a_time_whose_text_could_not_be_parsed_again_is_refused() {
         assert_eq!(Timestamp::parse("0000-01-01T00:00:00+01:00"), None);
         for text in ["0001-01-01T00:00:00Z", "9999-12-30T00:00:00Z"] {
             let at = Timestamp::parse(text).expect("a time");
@@ -132,13 +132,13 @@ mod tests {
     }
 
     #[test]
-    fn an_offset_is_turned_into_utc() {
+    fn a_time_with_an_offset_is_converted_to_utc() {
         let at = Timestamp::parse("2025-01-04T22:30:00-03:00").expect("parses");
         assert_eq!(at.to_string(), "2025-01-05T01:30:00Z");
     }
 
     #[test]
-    fn text_that_is_no_time_is_refused() {
+    fn text_that_is_not_an_rfc3339_time_is_refused() {
         let others = [
             "",
             "2025-01-04",
@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn rfc3339_in_all_its_forms_is_taken() {
+    fn all_forms_of_rfc3339_are_accepted() {
         for text in [
             "2025-01-04T00:00:00Z",
             "2025-01-04t00:00:00z",
@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn milliseconds_survive_the_text_form() {
+    fn milliseconds_are_kept_in_the_text_of_a_time() {
         let at = Timestamp::from_millis(1_700_000_000_123);
         assert_eq!(Timestamp::parse(&at.to_string()), Some(at));
     }

@@ -27,14 +27,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_accent_is_part_of_its_letter() {
+    fn combining_accents_are_composed_with_their_letters() {
         assert_eq!(comparable("relato\u{301}rio.csv"), "relatório.csv");
         assert_eq!(comparable("relatório.csv"), "relatório.csv");
-        assert_eq!(comparable("ﬁ ①"), "ﬁ ①", "what only looks alike stays");
+        assert_eq!(comparable("ﬁ ①"), "ﬁ ①", "characters that only look alike are kept");
     }
 
     #[test]
-    fn what_cannot_be_seen_does_not_make_another_name() {
+    fn invisible_characters_do_not_change_a_name() {
         for invisible in [
             "\u{ad}", "\u{61c}", "\u{200b}", "\u{200c}", "\u{200d}", "\u{200e}", "\u{200f}", "\u{202a}", "\u{202e}",
             "\u{2060}", "\u{2066}", "\u{2069}", "\u{fe0f}", "\u{feff}",
@@ -43,6 +43,6 @@ mod tests {
             let apart = format!("relato{invisible}\u{301}rio.csv");
             assert_eq!(comparable(&apart), "relatório.csv", "{invisible:?}");
         }
-        assert_eq!(comparable("a b\u{a0}c\td😀"), "a b\u{a0}c\td😀", "spaces and symbols can be seen");
+        assert_eq!(comparable("a b\u{a0}c\td😀"), "a b\u{a0}c\td😀", "spaces and symbols are visible");
     }
 }

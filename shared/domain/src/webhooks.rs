@@ -30,7 +30,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_key_of_any_length_gives_the_hmac_of_the_standard() {
+    fn our_hmac_equals_the_hmac_crate_for_keys_of_any_length() {
         for length in [0, 1, 32, 63, 64, 65, 200] {
             let key = vec![7; length];
             let mut theirs = <Hmac<Sha256> as Mac>::new_from_slice(&key).expect("any length");

@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn work_of_a_worker_emits_nothing_and_is_checked_at_its_deadline() {
+    fn claimed_work_emits_nothing_and_is_checked_at_its_deadline() {
         let mut work = handed_over();
         work.taken_on("a", NOW.plus_ms(30_000));
         assert_eq!((&work.emit, work.wakes_at(Wake::Check, "a")), (&None, Some(NOW.plus_ms(30_000))));
@@ -182,11 +182,11 @@ mod tests {
         assert_eq!(postponed.postponed("a", until, NOW), None);
         let mut due = work;
         due.wait_until(Wake::Due, "a", NOW);
-        assert_eq!(due.postponed("a", until, NOW), None, "a sweep finds it");
+        assert_eq!(due.postponed("a", until, NOW), None, "a sweep enqueues it");
     }
 
     #[test]
-    fn what_a_queue_can_hold_is_emitted_and_the_rest_is_indexed() {
+    fn work_due_soon_is_emitted_and_later_work_is_indexed() {
         let scheduled = |at| {
             let mut work = Work::default();
             work.schedule("a", at, NOW, |seq, not_before| Emit { not_before, ..emit(seq) });

@@ -161,10 +161,10 @@ impl World {
     fn hand_over(&mut self, course: &Course) {
         if course.phase == Phase::Sending && course.handed > self.course.handed {
             if self.on_its_way().is_some() {
-                self.broken = Some("two replies are on their way");
+                self.broken = Some("two replies are under way");
             }
             if self.course.is_held(at(self.now)) {
-                self.broken = Some("a reply leaves during a hold");
+                self.broken = Some("a reply is handed over during a hold");
             }
             let Course { claimed: batch, handed, part, .. } = *course;
             self.handed.push(Handed { batch, handed, part, state: State::Queued, recalled: false });
@@ -203,11 +203,11 @@ impl World {
         let settled = course.answered.max(course.settled) == before.received;
         // The reply on its way was settled before, or this message does not settle it.
         if settled && !seen && before.answered.max(before.settled) < before.received {
-            self.broken = Some("what was sent after the person's message counts as answered by it");
+            self.broken = Some("a message sent after the person's message counts as answered");
         }
         let latest = self.stored.iter().filter_map(|(n, _)| self.producers[*n].sent).max();
         if !settled && latest < Some(written) {
-            self.broken = Some("what a person has answered stays open");
+            self.broken = Some("a message that a person has answered stays open");
         }
         if settled {
             self.by_person = before.received;
@@ -412,7 +412,7 @@ impl Model for Small {
             Act::Begins => {
                 let message = world.on_its_way()?;
                 if world.handed[message].recalled {
-                    world.broken = Some("an attempt is begun of what was called back");
+                    world.broken = Some("an attempt begins at a reply that was recalled");
                 }
                 world.handed[message].state = State::Sending;
             }
@@ -464,16 +464,16 @@ impl Model for Small {
                 let twice = world.stored.len() == 2 && world.stored[0].0 == world.stored[1].0;
                 !twice && world.stored.len() as u64 == world.course.received
             }),
-            Property::always("no promise is broken on the way", |_, world: &World| world.broken.is_none()),
+            Property::always("no step breaks a rule", |_, world: &World| world.broken.is_none()),
             Property::always("batches do not overlap", |_, world: &World| {
                 let ranges: Vec<_> = world.batches.values().collect();
                 ranges.windows(2).all(|pair| pair[0].1 < pair[1].0)
             }),
-            Property::always("a part is sent once, and parts and batches in their order", |_, world: &World| {
+            Property::always("a part is sent once, and parts and batches in order", |_, world: &World| {
                 let sent: Vec<_> = world.handed.iter().filter(|message| message.state != State::Canceled).collect();
                 sent.windows(2).all(|pair| (pair[0].batch, pair[0].part) < (pair[1].batch, pair[1].part))
             }),
-            Property::always("a reply is said to its end", |model, world: &World| {
+            Property::always("a reply is sent to its end", |model, world: &World| {
                 let said = |batch: u64, part: u32| {
                     let of_it = |message: &&Handed| (message.batch, message.part) == (batch, part);
                     world.handed.iter().filter(of_it).any(|message| message.state == State::Sent)
@@ -482,7 +482,7 @@ impl Model for Small {
                 let by_bot = |reply: &&(u64, u32)| reply.0 > world.by_person;
                 !model.is_over(world) || world.replies.iter().filter(by_bot).all(whole)
             }),
-            Property::always("nothing is answered that was not shown", |_, world: &World| {
+            Property::always("a message that was not shown is not answered", |_, world: &World| {
                 let asked = |number: u64| {
                     let in_batch = |(batch, _): &(u64, u32)| {
                         world.batches.get(batch).is_some_and(|(from, to)| (*from..=*to).contains(&number))
@@ -499,24 +499,24 @@ impl Model for Small {
                 let every = world.stored.len() as u64 == world.course.received && world.is_answered();
                 !model.is_over(world) || every
             }),
-            Property::sometimes("one answer for two messages", |_, world: &World| {
+            Property::sometimes("two messages have one answer", |_, world: &World| {
                 world.batches.len() == 1 && world.course.answered == 2 && world.handed.len() == 1
             }),
-            Property::sometimes("an answer for each", |_, world: &World| {
+            Property::sometimes("each message has an answer", |_, world: &World| {
                 world.batches.len() == 2 && world.course.answered == 2 && world.handed.len() == 2
             }),
-            Property::sometimes("a worker is taken over from", |_, world: &World| world.course.attempts > 1),
-            Property::sometimes("a reply is called back before it leaves, and said later", |_, world: &World| {
+            Property::sometimes("a worker takes over a batch", |_, world: &World| world.course.attempts > 1),
+            Property::sometimes("a reply is recalled before its attempt and sent later", |_, world: &World| {
                 let sent = |part: u32| world.handed.iter().any(|m| m.part == part && m.state == State::Sent);
                 world.handed.iter().any(|m| m.state == State::Canceled && m.recalled && sent(m.part))
             }),
-            Property::sometimes("a reply is called back while its attempt is under way", |_, world: &World| {
+            Property::sometimes("a reply is recalled while its attempt is under way", |_, world: &World| {
                 world.handed.iter().any(|message| message.state == State::Sending && message.recalled)
             }),
             Property::sometimes("a reply waits between its parts for the end of a hold", |_, world: &World| {
                 world.course.phase == Phase::Replied && world.course.part > 0
             }),
-            Property::sometimes("a person makes a reply needless", |_, world: &World| {
+            Property::sometimes("a person's answer cancels a reply", |_, world: &World| {
                 world.by_person > 0 && world.handed.iter().any(|message| message.state == State::Canceled)
             }),
             Property::sometimes("a person's message is delivered late and answers nothing", |_, world: &World| {
@@ -541,35 +541,35 @@ fn check(small: Small, reached: &[&'static str]) {
 }
 
 #[test]
-fn no_interleaving_of_two_messages_two_workers_and_their_deaths_loses_or_repeats_an_answer() {
-    let reached = ["one answer for two messages", "an answer for each", "a worker is taken over from"];
+fn two_messages_and_two_workers_that_crash_lose_and_repeat_no_answer() {
+    let reached = ["two messages have one answer", "each message has an answer", "a worker takes over a batch"];
     check(Small { troubles: 1, ..PLAIN }, &reached);
 }
 
 #[test]
-fn nor_does_a_limit_on_what_a_batch_takes() {
-    check(Small { most: 1, ..PLAIN }, &["an answer for each"]);
+fn a_limit_on_the_size_of_a_batch_loses_and_repeats_no_answer() {
+    check(Small { most: 1, ..PLAIN }, &["each message has an answer"]);
 }
 
 #[test]
-fn nor_does_a_person_whose_answer_in_between_is_reported_late() {
-    let reached = ["a person makes a reply needless", "a person's message is delivered late and answers nothing"];
+fn a_persons_answer_that_is_reported_late_loses_and_repeats_no_answer() {
+    let reached = ["a person's answer cancels a reply", "a person's message is delivered late and answers nothing"];
     // The worlds above cover the races between two workers.
     check(Small { workers: 1, with_person: true, ..PLAIN }, &reached);
 }
 
 #[test]
-fn nor_does_an_operator_who_holds_calls_back_and_releases() {
+fn an_operator_who_holds_and_releases_loses_and_repeats_no_answer() {
     // `replies_model` has holds with two workers.
     let small = Small { workers: 1, holds: 1, ..PLAIN };
-    check(small, &["a reply is called back before it leaves, and said later"]);
+    check(small, &["a reply is recalled before its attempt and sent later"]);
 }
 
 #[test]
-fn nor_does_a_hold_between_the_parts_of_a_reply_or_while_an_attempt_is_under_way() {
+fn a_hold_between_parts_or_during_an_attempt_loses_and_repeats_no_answer() {
     let reached = [
-        "a reply is called back before it leaves, and said later",
-        "a reply is called back while its attempt is under way",
+        "a reply is recalled before its attempt and sent later",
+        "a reply is recalled while its attempt is under way",
         "a reply waits between its parts for the end of a hold",
     ];
     check(Small { messages: 1, workers: 1, most: 1, parts: 2, unsent: 2, holds: 1, ..PLAIN }, &reached);
@@ -578,7 +578,7 @@ fn nor_does_a_hold_between_the_parts_of_a_reply_or_while_an_attempt_is_under_way
 /// Shows that the check can fail: a store that accepts every write without a condition loses
 /// messages.
 #[test]
-fn a_store_without_its_condition_is_caught() {
+fn a_store_without_conditional_writes_is_caught() {
     struct Careless(Small);
     impl Model for Careless {
         type State = World;

@@ -1273,7 +1273,7 @@ fn is_caught(scenario: Scenario, violated: &'static str) {
 }
 
 #[test]
-fn no_offer_is_sent_after_a_payment_was_answered_even_if_its_webhook_is_delivered_twice() {
+fn no_offer_is_sent_after_a_payment_even_if_its_webhook_is_delivered_twice() {
     let scenario = Scenario { payments: 2, jobs: 3, refusals: 1, last: 1, ..Scenario::new() };
     let reached = &[
         "sent",
@@ -1288,13 +1288,13 @@ fn no_offer_is_sent_after_a_payment_was_answered_even_if_its_webhook_is_delivere
 }
 
 #[test]
-fn nor_if_the_charge_expires_at_the_same_time() {
+fn no_offer_is_sent_after_a_payment_if_the_charge_expires_at_the_same_time() {
     let alone = Scenario { expiries: 1, second: Second::None, ..Scenario::new() };
     holds(alone, &["sent", "reported as in flight", "canceled by an expiry"]);
 }
 
 #[test]
-fn nor_if_the_charge_expires_and_another_is_open() {
+fn no_offer_is_sent_after_a_payment_if_the_charge_expires_and_another_is_open() {
     let scenario = Scenario { expiries: 1, ..Scenario::new() };
     let reached =
         &["passed on and sent", "reported as passed on", "reported as in flight", "canceled after it was passed on"];
@@ -1302,26 +1302,26 @@ fn nor_if_the_charge_expires_and_another_is_open() {
 }
 
 #[test]
-fn nor_if_another_charge_is_created_while_the_first_expires() {
+fn no_offer_is_sent_after_a_payment_if_a_charge_is_created_while_another_expires() {
     let scenario = Scenario { expiries: 1, payments: 1, jobs: 1, ..Scenario::with_second_charge() };
     let reached = &["passed on and sent", "reported as passed on", "canceled after it was passed on", "a second offer"];
     holds(scenario, reached);
 }
 
 #[test]
-fn nor_if_another_charge_is_created_while_the_first_runs_out_without_a_webhook() {
+fn no_offer_is_sent_after_a_payment_if_a_charge_is_created_at_an_unreported_expiry() {
     let scenario = Scenario { payments: 1, recoveries: 1, ..Scenario::with_second_charge() };
     holds(scenario, &["passed on and sent", "canceled after it was passed on", "a second offer"]);
 }
 
 #[test]
-fn nor_if_the_charge_runs_out_without_a_webhook() {
+fn no_offer_is_sent_after_its_charge_expired_without_a_webhook() {
     let scenario = Scenario { payments: 0, expiries: 1, recoveries: 1, last: CHARGES_END, ..Scenario::new() };
     holds(scenario, &["sent", "skipped", "canceled by an expiry"]);
 }
 
 #[test]
-fn nor_if_a_sender_or_a_webhook_crashes() {
+fn no_offer_is_sent_after_a_payment_if_a_sender_or_a_webhook_crashes() {
     let scenario = Scenario { payments: 2, recoveries: 1, crashes: 1, timeouts: 1, ..Scenario::new() };
     let reached = &[
         "unknown",
@@ -1334,7 +1334,7 @@ fn nor_if_a_sender_or_a_webhook_crashes() {
 }
 
 #[test]
-fn nor_if_an_offer_that_may_have_been_sent_is_sent_again() {
+fn no_offer_is_sent_after_a_payment_if_an_offer_in_doubt_is_resent() {
     let scenario = Scenario { policy: UnknownPolicy::Resend, crashes: 1, timeouts: 1, last: 2, ..Scenario::new() };
     let reached = &[
         "unknown",
@@ -1349,13 +1349,13 @@ fn nor_if_an_offer_that_may_have_been_sent_is_sent_again() {
 }
 
 #[test]
-fn nor_if_an_offer_that_may_have_been_sent_is_then_rejected() {
+fn no_offer_is_sent_after_a_payment_if_an_offer_in_doubt_is_rejected() {
     let policy = UnknownPolicy::Resend;
     holds(Scenario { policy, timeouts: 1, rejections: 1, last: 2, ..Scenario::new() }, &["rejected in doubt"]);
 }
 
 #[test]
-fn nor_if_the_offers_are_created_meanwhile() {
+fn no_offer_is_sent_after_a_payment_if_offers_are_created_meanwhile() {
     holds(Scenario { payments: 2, ..Scenario::with_triggers() }, &["sent", "canceled by a payment", "joined"]);
 }
 
@@ -1378,7 +1378,7 @@ fn a_sender_that_decides_again_on_old_charges_is_caught() {
 }
 
 #[test]
-fn an_expiry_that_only_ends_offers_is_caught() {
+fn an_expiry_that_ends_offers_instead_of_moving_them_is_caught() {
     let scenario = Scenario { expiries: 1, flaw: Some(Flaw::ExpiryEndsOffers), ..Scenario::with_second_charge() };
     is_caught(scenario, LEFT);
 }
@@ -1402,7 +1402,7 @@ fn a_charge_that_does_not_check_the_slot_is_caught() {
 /// Between the two reads of the second delivery, an offer is created and claimed, and the first
 /// delivery writes the payment.
 #[test]
-fn a_payment_that_reports_a_contact_from_before_it_is_caught() {
+fn a_payment_that_reports_an_outdated_state_of_its_contact_is_caught() {
     is_caught(
         Scenario { payments: 2, flaw: Some(Flaw::ContactBeforeTransaction), ..Scenario::with_triggers() },
         AFTER_ANSWER,

@@ -248,7 +248,7 @@ fn a_guard_lists_exactly_the_valid_holds_in_every_interleaving() {
 }
 
 #[test]
-fn a_guard_that_is_broken_is_caught() {
+fn a_guard_with_a_flaw_is_caught() {
     for (flaw, property) in [
         (Flaw::Unfenced, "the guard lists exactly the holds that stand"),
         (Flaw::OneBefore, "the guard lists exactly the holds that stand"),
@@ -256,6 +256,6 @@ fn a_guard_that_is_broken_is_caught() {
         (Flaw::ProofRestoresGuard, "the guard lists exactly the holds that stand"),
     ] {
         let checked = Guarded::new(flaw).checker().threads(2).spawn_bfs().join();
-        assert!(checked.discovery(property).is_some(), "{flaw:?} was not seen");
+        assert!(checked.discovery(property).is_some(), "{flaw:?} was not caught");
     }
 }

@@ -36,7 +36,7 @@ fn vectors() -> Vectors {
 }
 
 #[test]
-fn every_subject_has_its_base() {
+fn every_subject_of_the_vectors_has_its_base() {
     let vectors = vectors().subject_base;
     assert_eq!(vectors.len(), 9);
     for vector in vectors {
@@ -45,7 +45,7 @@ fn every_subject_has_its_base() {
 }
 
 #[test]
-fn every_date_falls_on_its_day() {
+fn every_date_of_the_vectors_falls_on_its_day() {
     let vectors = vectors().date_bucket;
     assert_eq!(vectors.len(), 7);
     for vector in vectors {
@@ -55,7 +55,7 @@ fn every_date_falls_on_its_day() {
 }
 
 #[test]
-fn every_item_has_its_keys_and_may_be_inserted_as_it_is() {
+fn every_item_of_the_vectors_has_its_keys_and_can_be_inserted() {
     let Vectors { email, telegram, .. } = vectors();
     assert_eq!((email.len(), telegram.len()), (4, 2));
     let emails = email.into_iter().map(|item| (normalize_email(&item.input), item));

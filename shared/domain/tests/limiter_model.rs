@@ -488,7 +488,7 @@ const APART: &str = "the slots that senders hold are an interval apart";
 const PARKED: &str = "a sender that knows of a park does not call";
 
 #[test]
-fn a_limiter_that_is_broken_is_caught() {
+fn a_limiter_with_a_flaw_is_caught() {
     for (model, property) in [
         (crowd(Flaw::Unconditional, CALM), APART),
         (crowd(Flaw::UsedLate, STALLED), LIMIT_HOLDS),

@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_bad_message_fails_alone_at_every_place_of_a_batch() {
+    async fn a_failed_message_does_not_affect_the_others_of_its_batch() {
         for bad in ["poison", "store", "later", "panic"] {
             for place in 0..3 {
                 let mut ids = vec!["a", "b"];
@@ -226,8 +226,8 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn records_that_there_is_no_time_for_go_back_untouched() {
-        let untouched = |_: SqsMessage| async { panic!("begun without time") };
+    async fn records_without_enough_time_return_to_their_queue_unprocessed() {
+        let untouched = |_: SqsMessage| async { panic!("the handler must not run without time") };
         let response = messages(&invocation(Duration::from_millis(500)), batch(&["a", "b"]), 1, untouched).await;
         assert_eq!(failed(&response), ["a", "b"]);
     }
@@ -268,7 +268,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_panic_and_a_want_of_time_are_causes_of_their_own() {
+    async fn a_panic_and_a_lack_of_time_have_separate_errors() {
         let in_time = invocation(Duration::from_secs(9));
         assert_eq!(contained(&in_time, judge(Some("panic".to_owned()))).await, Err(RecordError::Panicked));
         let late = invocation(Duration::from_millis(500));

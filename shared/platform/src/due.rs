@@ -227,7 +227,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_time_is_shared_equally_and_what_a_kind_does_not_need_goes_to_the_next() {
+    fn the_time_is_shared_equally_and_unused_time_goes_to_the_next_kind() {
         let seconds = Duration::from_secs;
         assert_eq!(leave(seconds(45), seconds(5), 4), seconds(35));
         // The first kind needed no time, and the next one has a third of the rest.
@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn a_row_has_one_minute_of_the_hour() {
+    fn a_row_is_read_in_exactly_one_minute_of_the_hour() {
         let found =
             Found { key: Key { pk: "CONVERSATION#1".to_owned(), sk: "STATE".to_owned() }, place: String::new() };
         let minutes = (0..60).filter(|minute| is_of_this_minute(&found, Timestamp::from_seconds(60 * minute)));

@@ -81,7 +81,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_write_has_a_token_of_its_own_also_if_lambda_runs_a_request_again() {
+    fn every_write_has_a_unique_token_even_if_lambda_retries_a_request() {
         let run = || Invocation::new("r", Timestamp::from_seconds(0), Duration::from_secs(1));
         let (first, again) = (run(), run());
         let tokens = [first.write_token(), first.write_token(), again.write_token(), again.write_token()];

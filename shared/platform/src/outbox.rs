@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn neighbours_to_one_queue_share_a_request_as_far_as_it_takes_them() {
+    fn consecutive_messages_to_one_queue_share_a_request_up_to_its_limits() {
         assert_eq!(sizes(&publications(&["a"; 23], 10)), [10, 10, 3]);
         assert_eq!(sizes(&publications(&["a", "a", "b", "a"], 10)), [2, 1, 1]);
         assert_eq!(sizes(&publications(&["a"; 3], 150 * 1024)), [1, 1, 1]);

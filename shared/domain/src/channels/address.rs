@@ -150,7 +150,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_brazilian_number_has_a_twin_and_no_other_has() {
+    fn only_a_brazilian_mobile_number_has_a_form_with_and_without_the_ninth_digit() {
         assert_eq!(brazilian_twin("5511912345678").as_deref(), Some("551112345678"));
         assert_eq!(brazilian_twin("551112345678").as_deref(), Some("5511912345678"));
         for to in ["351912345678", "5511812345678", "55119", "55", "120363@g.us", "5511@lid"] {
@@ -159,13 +159,13 @@ mod tests {
     }
 
     #[test]
-    fn a_user_without_a_number_is_addressed_by_the_jid() {
+    fn a_user_without_a_phone_number_is_addressed_by_jid() {
         assert_eq!(normalize_to(Channel::Whatsapp, "123456@LID"), Ok("123456@lid".to_owned()));
         assert!(normalize_to(Channel::Whatsapp, "12a@lid").is_err());
     }
 
     #[test]
-    fn a_channel_has_one_name_everywhere() {
+    fn a_channel_has_the_same_name_in_text_and_json() {
         for channel in Channel::ALL {
             assert_eq!(Channel::parse(channel.as_str()), Some(*channel));
             assert_eq!(serde_json::to_value(channel).expect("json"), channel.as_str());
@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn an_address_has_one_form() {
+    fn all_spellings_of_an_address_normalize_to_one_form() {
         let long_local = format!("{}@example.com", "a".repeat(64));
         let cases = [
             (Channel::Email, " Ana.Maria+x@Example.COM\r\n", "ana.maria+x@example.com"),
@@ -196,12 +196,12 @@ mod tests {
         for (channel, text, form) in cases {
             let normal = normalize_to(channel, text);
             assert_eq!(normal.as_deref(), Ok(form), "{text}");
-            assert_eq!(normalize_to(channel, form).as_deref(), Ok(form), "{form} is its own form");
+            assert_eq!(normalize_to(channel, form).as_deref(), Ok(form), "{form} is already normalized");
         }
     }
 
     #[test]
-    fn an_address_of_the_wrong_shape_is_refused() {
+    fn a_malformed_address_is_refused() {
         let long_local = format!("{}@example.com", "a".repeat(65));
         let long_label = format!("a@{}.com", "b".repeat(64));
         let long = format!("a@{}com", "bcd.".repeat(70));
@@ -285,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn a_group_is_known_by_its_address() {
+    fn a_group_is_recognized_by_its_address() {
         assert!(is_group(Channel::Telegram, "-100123"));
         assert!(is_group(Channel::Whatsapp, "1-2@g.us"));
         assert!(!is_group(Channel::Telegram, "100123"));
@@ -295,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn random_text_never_panics_and_a_form_is_stable() {
+    fn random_text_never_panics_and_normalizing_twice_changes_nothing() {
         let alphabet: Vec<char> = "aZ09@.-+_ ()\r\n\0é😀\u{feff}gus<>".chars().collect();
         let mut seed: u64 = 7;
         for _ in 0..20_000 {

@@ -72,7 +72,7 @@ mod tests {
     }
 
     #[test]
-    fn debug_shows_neither_credentials_nor_content() {
+    fn debug_output_contains_neither_credentials_nor_content() {
         let text = format!("{:?}", call("/bot110201543:AAHdqTcvCH1vGWJxfSeofSAs0K5PALDsaw/sendMessage"));
         assert_eq!(
             text,
@@ -81,7 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn debug_hides_a_token_whatever_its_shape() {
+    fn debug_output_hides_a_token_of_any_shape() {
         for path in ["/bot1:se/cret/sendMessage", "/bot1:secret", "/botsecret/"] {
             let text = format!("{:?}", call(path));
             assert!(!text.contains("cret"), "{text}");
@@ -89,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn a_segment_stays_one_segment() {
+    fn a_path_segment_is_percent_encoded() {
         assert_eq!(segment("110201543:AAH-dq_T"), "110201543:AAH-dq_T");
         assert_eq!(segment("minha loja/../x?y#z\r\n"), "minha%20loja%2F..%2Fx%3Fy%23z%0D%0A");
         assert_eq!(segment("ação"), "a%C3%A7%C3%A3o");

@@ -283,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_accepted_is_stored_and_read_back_as_it_was() {
+    fn accepted_content_is_stored_and_read_back_unchanged() {
         let cases = [
             (Channel::Email, json!({"from": "a@b.co", "subject": "Olá", "text": "x\ny", "html": "<p>x</p>"})),
             (
@@ -319,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_refused_by_its_field() {
+    fn invalid_content_is_refused_with_the_name_of_its_field() {
         use Channel::{Email, Telegram, Whatsapp};
         use FieldProblem::{Conflicting, Malformed, Missing, NotAllowed, OutOfRange, Unknown, WrongType};
         let email = |field: &str, value: Value| {
@@ -384,7 +384,7 @@ mod tests {
     }
 
     #[test]
-    fn the_error_for_invalid_markup_has_its_place() {
+    fn the_error_for_invalid_markup_names_the_position() {
         for (text, mode, at) in [("👍 1.5", "MarkdownV2", 3), ("👍 <b>1.5", "HTML", 2)] {
             let errors = take(Channel::Telegram, &json!({"text": text, "parse_mode": mode})).expect_err("invalid");
             let detail = &errors[0].detail;
@@ -393,7 +393,7 @@ mod tests {
     }
 
     #[test]
-    fn telegram_counts_what_is_seen_in_utf16() {
+    fn telegram_limits_count_visible_text_in_utf16_units() {
         let fits = |text: String, mode: Option<&str>, caption: bool| {
             let media = caption.then(|| json!({"kind": "photo", "url": "https://x.co"}));
             take(Channel::Telegram, &json!({"text": text, "parse_mode": mode, "media": media})).is_ok()
@@ -411,7 +411,7 @@ mod tests {
     }
 
     #[test]
-    fn a_url_has_a_scheme_and_a_host() {
+    fn a_url_must_have_a_scheme_and_a_host() {
         let long = format!("https://x.co/{}", "a".repeat(2048));
         for text in ["https://x.co", "HTTP://x", "https://u:p@x.co:1/a", "https://bücher.example/é"] {
             assert!(is_url(text), "{text}");

@@ -254,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn a_text_goes_out_by_send_message() {
+    fn a_text_is_sent_with_send_message() {
         let content = content(json!({ "text": "*Oi*", "parse_mode": "MarkdownV2" }));
         let call = request(TOKEN, "987654321", &content);
         assert_eq!(call.method, "POST");
@@ -291,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_asked_for_is_what_telegram_gets() {
+    fn content_of_an_api_request_becomes_the_expected_telegram_call() {
         let asked = json!({
             "text": "<b>Oi</b>", "parse_mode": "HTML",
             "media": {"kind": "photo", "url": "https://cdn.example/p.jpg"},
@@ -310,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn a_limit_that_a_group_met_holds_back_the_group() {
+    fn a_429_for_a_group_throttles_that_group_and_not_the_bot() {
         let scope = |to| match classify_for(to, 429, fixture!("too_many_requests")) {
             Outcome::Throttled { retry_after_ms: 33_000, scope } => scope,
             other => panic!("{other:?}"),
@@ -320,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn an_accepted_message_is_sent_under_its_message_id() {
+    fn the_message_id_of_an_accepted_message_is_its_provider_id() {
         assert_eq!(classify(200, fixture!("sent")), Outcome::Sent { provider_id: "1365".to_owned() });
     }
 
@@ -334,13 +334,13 @@ mod tests {
     }
 
     #[test]
-    fn a_429_waits_as_long_as_it_says() {
+    fn a_429_waits_for_its_retry_after() {
         let throttled = Outcome::Throttled { retry_after_ms: 33_000, scope: ThrottleScope::Bot };
         assert_eq!(classify(429, fixture!("too_many_requests")), throttled);
     }
 
     #[test]
-    fn a_429_that_does_not_say_waits_a_second() {
+    fn a_429_without_retry_after_waits_one_second() {
         let throttled = Outcome::Throttled { retry_after_ms: 1_000, scope: ThrottleScope::Bot };
         assert_eq!(classify(429, b""), throttled);
         assert_eq!(refusal(429, "Too Many Requests"), throttled);
@@ -374,39 +374,39 @@ mod tests {
     }
 
     #[test]
-    fn other_refusals_of_a_chat_do_not_suppress_it() {
+    fn other_refusals_of_a_chat_do_not_suppress_the_recipient() {
         assert_eq!(refusal(403, "Forbidden: bot is not a member of the channel chat"), permanent("bot_not_member"));
         assert_eq!(refusal(403, "Forbidden: bot can't send messages to the user"), permanent("chat_forbidden"));
     }
 
     #[test]
-    fn a_chat_that_does_not_exist_is_permanent() {
+    fn a_missing_chat_is_a_permanent_failure() {
         assert_eq!(classify(400, fixture!("chat_not_found")), permanent("chat_not_found"));
         assert_eq!(refusal(400, "Bad Request: PEER_ID_INVALID"), permanent("chat_not_found"));
         assert_eq!(refusal(400, "[Error]: Bad Request: user not found"), permanent("chat_not_found"));
     }
 
     #[test]
-    fn broken_markup_is_permanent_even_when_it_quotes_another_reason() {
+    fn broken_markup_is_a_permanent_failure_even_if_it_quotes_another_reason() {
         assert_eq!(classify(400, fixture!("cant_parse_entities")), permanent("entities_invalid"));
         let quoting = "Bad Request: can't parse entities: Unsupported start tag \"chat not found\" at byte offset 0";
         assert_eq!(refusal(400, quoting), permanent("entities_invalid"));
     }
 
     #[test]
-    fn a_text_or_caption_that_is_too_long_is_permanent() {
+    fn a_text_or_caption_that_is_too_long_is_a_permanent_failure() {
         assert_eq!(classify(400, fixture!("message_too_long")), permanent("message_too_long"));
         assert_eq!(refusal(400, "Bad Request: message caption is too long"), permanent("message_too_long"));
         assert_eq!(refusal(413, "Request Entity Too Large"), permanent("message_too_long"));
     }
 
     #[test]
-    fn a_group_that_became_a_supergroup_is_permanent() {
+    fn a_group_that_became_a_supergroup_is_a_permanent_failure() {
         assert_eq!(classify(400, fixture!("chat_migrated")), permanent("chat_migrated"));
     }
 
     #[test]
-    fn content_and_rights_refused_have_their_codes() {
+    fn refused_content_and_missing_rights_have_their_codes() {
         for (description, code) in [
             ("Bad Request: message text is empty", "message_empty"),
             ("Bad Request: BUTTON_URL_INVALID", "button_invalid"),
@@ -422,19 +422,19 @@ mod tests {
     }
 
     #[test]
-    fn media_that_telegram_could_not_fetch_is_tried_again() {
+    fn media_that_telegram_could_not_fetch_is_retried() {
         let outcome = refusal(400, "Bad Request: failed to get HTTP URL content");
         assert_eq!(outcome, Outcome::Transient { code: "media_unreachable" });
     }
 
     #[test]
-    fn a_bad_token_is_permanent_and_suppresses_no_recipient() {
+    fn a_bad_token_is_unauthorized_and_suppresses_no_recipient() {
         assert_eq!(classify(401, fixture!("unauthorized")), Outcome::Unauthorized { code: "bot_unauthorized" });
         assert_eq!(classify(404, fixture!("not_found")), Outcome::Unauthorized { code: "bot_unauthorized" });
     }
 
     #[test]
-    fn a_refusal_that_is_not_telegrams_own_is_unknown() {
+    fn a_refusal_that_does_not_come_from_telegram_is_unknown() {
         for status in [301, 400, 403, 404, 408] {
             let outcome = classify(status, b"<html><title>Not Found</title></html>");
             assert_eq!(outcome, Outcome::Unknown { code: "provider_answer_unexpected" }, "{status}");

@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn a_batch_takes_everything_that_is_pending_up_to_a_hundred_messages() {
+    fn a_batch_takes_all_pending_messages_up_to_a_hundred() {
         let all = |count| Portion::UpTo { last: count, rest_since: None };
         assert_eq!(portion(&pending(0, 1), &messages(1, 1, "a")), all(1));
         assert_eq!(portion(&pending(0, 100), &messages(1, 100, "a")), all(100));
@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn a_batch_ends_before_the_message_that_does_not_fit_into_its_bytes() {
+    fn a_batch_ends_before_the_message_that_exceeds_its_maximum_size() {
         // This text makes a message exactly a quarter of the maximum size of a batch.
         let quarter = MOST_BYTES / 4;
         let text = "a".repeat(quarter - responder::size(&message(1, "")));
@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn a_message_that_is_larger_than_a_batch_comes_alone() {
+    fn a_message_larger_than_a_batch_is_a_batch_of_its_own() {
         let mut two = messages(1, 2, "a");
         two[0].text = Some("a".repeat(MOST_BYTES));
         let rest_since = Some(two[1].received_at);
@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn a_message_that_came_a_moment_ago_has_not_expired() {
+    fn a_message_received_within_a_day_has_not_expired() {
         for hours in [0, 1, 23] {
             let now = NOW.plus_ms(hours * 3_600_000);
             assert_eq!(super::portion(&pending(3, 9), &[], now), None);
@@ -182,13 +182,13 @@ mod tests {
     }
 
     #[test]
-    fn messages_are_sorted_by_time_and_telegrams_within_a_second_by_their_count() {
+    fn telegram_messages_are_sorted_by_time_and_then_by_message_id() {
         let burst = [("12", Some(30)), ("7", Some(10)), ("11", Some(20)), ("9", Some(20)), ("10", Some(20))];
         assert_eq!(sorted(Via::Telegram, &burst), ["7", "9", "10", "11", "12"]);
     }
 
     #[test]
-    fn messages_of_other_channels_are_sorted_by_time_and_within_a_second_by_arrival() {
+    fn messages_of_other_channels_are_sorted_by_time_and_then_by_arrival() {
         let burst = [("C", Some(30)), ("Z", Some(20)), ("B", Some(10)), ("A", Some(20))];
         for via in [Via::Whatsapp, Via::Api] {
             assert_eq!(sorted(via, &burst), ["B", "Z", "A", "C"]);
@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn a_message_without_a_time_stays_behind_the_one_that_arrived_before_it() {
+    fn a_message_without_a_time_follows_the_message_that_arrived_before_it() {
         assert_eq!(sorted(Via::Api, &[("b", None), ("a", None)]), ["b", "a"]);
         assert_eq!(
             sorted(Via::Api, &[("c", Some(30)), ("d", None), ("a", Some(10)), ("b", None)]),

@@ -41,6 +41,7 @@ codes! {
 codes! {
     /// Who holds the conversation, so that the bot does not write.
     HeldBy {
+        /// An operator, by `POST /conversations/{id}/hold`.
         Operator = "operator",
         /// A person who answered from the phone.
         Person = "person",

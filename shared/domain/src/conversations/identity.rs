@@ -72,7 +72,7 @@ mod tests {
     }
 
     #[test]
-    fn an_id_is_read_back_and_nothing_else_is() {
+    fn only_the_canonical_form_of_an_id_is_parsed() {
         let id = ConversationId::of(Via::Telegram, "default", "987654321");
         assert_eq!(ConversationId::parse(id.as_str()), Some(id.clone()));
         let batch = BatchId { conversation: id.clone(), number: 3 };
@@ -85,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn another_instance_is_another_conversation() {
+    fn each_instance_of_a_channel_has_its_own_conversation() {
         let id = ConversationId::of(Via::Whatsapp, "loja", "5511912345678");
         assert_ne!(id, ConversationId::of(Via::Whatsapp, "loja2", "5511912345678"));
         assert_ne!(id, ConversationId::of(Via::Telegram, "loja", "5511912345678"));

@@ -31,17 +31,21 @@ codes! {
 codes! {
     /// Why an event of a provider is not a message to answer.
     Ignored {
+        /// A reaction to a message.
         Reaction = "reaction",
         /// The status of a message changed: delivered, read, deleted.
         StatusUpdate = "status_update",
+        /// A message in a group.
         Group = "group",
         /// A message to many recipients: a status, a channel, a list.
         Broadcast = "broadcast",
+        /// A message was edited.
         Edited = "edited",
         /// A command to a bot. The downsells handle it.
         Command = "command",
         /// Not a text of the contact: a service message, a vote, a key.
         NotAMessage = "not_a_message",
+        /// An event of another kind.
         UnknownEvent = "unknown_event",
         /// The message has no content yet. The provider may deliver it again with its content, and
         /// that delivery must not count as a duplicate.
@@ -133,7 +137,7 @@ impl Media {
 }
 
 fn object(body: &[u8]) -> Result<Value, UnreadableWebhook> {
-    let read = serde_json::from_slice(body).or_else(|_| serde_json::from_slice(&mend(body)));
+    let read = serde_json::from_slice(body).or_else(|_| serde_json::from_slice(&replace_lone_surrogates(body)));
     read.ok().filter(Value::is_object).ok_or(UnreadableWebhook::NotJson)
 }
 
@@ -154,22 +158,22 @@ fn at_seconds(seconds: i64) -> Option<Timestamp> {
 
 /// Replaces each unpaired UTF-16 surrogate escape, such as `\ud83d`, with U+FFFD. JavaScript writes
 /// such escapes, but other parsers do not accept them and would reject the whole body.
-fn mend(body: &[u8]) -> Vec<u8> {
-    let mut mended = body.to_vec();
+fn replace_lone_surrogates(body: &[u8]) -> Vec<u8> {
+    let mut replaced = body.to_vec();
     let mut at = 0;
-    while at < mended.len() {
-        at += match (mended[at], escaped_unit(&mended[at..])) {
+    while at < replaced.len() {
+        at += match (replaced[at], escaped_unit(&replaced[at..])) {
             (b'\\', None) => 2,
             (_, None) => 1,
-            (_, Some(0xd800..=0xdbff)) if matches!(escaped_unit(&mended[at + 6..]), Some(0xdc00..=0xdfff)) => 12,
+            (_, Some(0xd800..=0xdbff)) if matches!(escaped_unit(&replaced[at + 6..]), Some(0xdc00..=0xdfff)) => 12,
             (_, Some(0xd800..=0xdfff)) => {
-                mended[at + 2..at + 6].copy_from_slice(b"fffd");
+                replaced[at + 2..at + 6].copy_from_slice(b"fffd");
                 6
             }
             (_, Some(_)) => 6,
         }
     }
-    mended
+    replaced
 }
 
 /// Returns the UTF-16 unit of an escape such as `\u00e9`, six bytes long, that begins here.
@@ -237,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn a_spoiled_body_never_panics_and_what_is_read_has_its_ids() {
+    fn a_corrupted_body_never_panics_and_its_messages_have_ids() {
         let fixtures = fixtures();
         let mut dice = Rng::with_seed(71);
         for _ in 0..10_000 {
@@ -253,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn changed_bytes_never_panic() {
+    fn changed_bytes_never_cause_a_panic() {
         let fixtures: Vec<_> = fixtures().iter().map(Value::to_string).collect();
         let mut dice = Rng::with_seed(73);
         for _ in 0..3_000 {
@@ -264,12 +268,12 @@ mod tests {
             }
             body.truncate(dice.usize(0..body.len() * 2));
             read_by_all(&body);
-            mend(&body);
+            replace_lone_surrogates(&body);
         }
     }
 
     #[test]
-    fn no_secret_of_a_body_is_kept() {
+    fn no_secret_from_a_body_is_kept() {
         for fixture in fixtures() {
             let read = format!("{:?}", read_by_all(fixture.to_string().as_bytes()));
             assert!(!read.contains("s3cret"), "{fixture}");
@@ -277,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_object_is_no_json_to_us() {
+    fn a_body_that_is_not_an_object_is_refused() {
         let deep = format!("{}{}", "[".repeat(100_000), "]".repeat(100_000));
         for body in ["", "null", "[]", "[{}]", "7", "\"a\"", "{", "{}}", "{\"a\":1e999}", "\u{feff}{}", &deep] {
             assert_eq!(evolution::read(body.as_bytes()), Err(UnreadableWebhook::NotJson));
@@ -287,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn half_a_character_does_not_lose_the_rest() {
+    fn a_lone_surrogate_is_replaced_and_the_rest_is_kept() {
         for (escaped, expected) in [
             (r"a\ud83db", "a\u{fffd}b"),
             (r"\ude00", "\u{fffd}"),
@@ -304,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn a_text_has_no_nul_and_a_blank_one_is_none() {
+    fn nul_characters_are_removed_and_a_blank_text_is_none() {
         assert_eq!(text(&json!(" a\0b ")).as_deref(), Some(" ab "));
         for blank in [json!(""), json!(" \n\t"), json!("\0"), json!(" \0 "), json!(null), json!(1), json!(["a"])] {
             assert_eq!(text(&blank), None, "{blank}");
@@ -312,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn media_is_written_without_what_is_not_known_of_it() {
+    fn unknown_fields_of_media_are_not_stored() {
         let media = Media { mime_type: None, file_name: None, reference: Some("f".to_owned()) };
         let written = serde_json::to_value(&media).expect("json");
         assert_eq!(written, json!({"reference": "f"}));

@@ -15,12 +15,15 @@ const TELEGRAM_UNITS: usize = 4_096;
 codes! {
     /// Why a responder's answer cannot be used.
     ResponderProblem {
+        /// No connection to the responder: it has read nothing.
         NotConnected = "responder_not_connected",
+        /// The responder did not answer within `responder_timeout_seconds`.
         TimedOut = "responder_timed_out",
         /// The connection ended before an answer. The responder may have read the request.
         Broken = "responder_connection_broken",
         /// The status is neither 200 nor 202.
         Status = "responder_status",
+        /// The body is not JSON.
         NotJson = "responder_not_json",
         /// The JSON has no `reply`, or it is neither text nor null.
         NoReply = "responder_no_reply",
@@ -126,7 +129,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_responder_answers_now_later_nothing_or_not_at_all() {
+    fn each_kind_of_answer_of_the_responder_is_recognized() {
         assert_eq!(read_answer(200, br#"{"reply": " Oi! "}"#), ResponderAnswer::Reply(Some("Oi!".into())));
         assert_eq!(read_answer(200, br#"{"reply": null, "why": "spam"}"#), ResponderAnswer::Reply(None));
         assert_eq!(read_answer(200, br#"{"reply": "  "}"#), ResponderAnswer::Reply(None));
@@ -154,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_reply_is_cut_where_a_reader_would() {
+    fn a_long_reply_is_split_between_paragraphs_or_words() {
         let text = format!("{}\n\n{}", "a".repeat(3_000), "b".repeat(3_000));
         assert_eq!(split(Via::Telegram, &text), ["a".repeat(3_000), "b".repeat(3_000)]);
         let words = "palavra ".repeat(1_000);
@@ -164,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_of_a_long_reply_is_lost_whatever_it_is_made_of() {
+    fn a_long_reply_without_spaces_is_split_without_loss() {
         let emoji = "😀".repeat(3_000);
         let parts = split(Via::Telegram, &emoji);
         assert_eq!(parts.concat(), emoji);

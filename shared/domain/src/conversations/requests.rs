@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn a_message_needs_an_identity_and_something_in_it() {
+    fn a_message_needs_an_id_and_content() {
         let read = |body: Value| read_message(object(&body), "ana", NOW);
         let (instance, message) = read(json!({"message_id": "m1", "text": "Oi"})).expect("a message");
         assert_eq!((instance.as_str(), message.contact.as_str(), message.kind), ("default", "ana", MessageKind::Text));
@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn a_callback_names_its_batch_and_says_something_or_that_there_is_nothing_to_say() {
+    fn a_callback_needs_a_batch_id_and_a_reply_that_is_text_or_null() {
         let batch = "conv_0123456789abcdef0123456789abcdef-3";
         let read = |body: Value| read_callback(object(&body));
         assert_eq!(read(json!({"batch_id": batch, "reply": "Oi"})).expect("read").reply.as_deref(), Some("Oi"));
@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn a_hold_is_for_good_or_for_a_while() {
+    fn a_hold_has_no_end_or_lasts_for_a_number_of_seconds() {
         assert_eq!(read_hold(object(&json!({})), NOW), Ok(None));
         assert_eq!(read_hold(object(&json!({"seconds": 60})), NOW), Ok(Some(NOW.plus_ms(60_000))));
         for seconds in [json!(0), json!(-1), json!("60"), json!(1.5), json!(LONGEST_HOLD_SECONDS + 1)] {
@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn a_path_names_an_id_or_a_contact() {
+    fn a_path_contains_a_conversation_id_or_a_contact() {
         let id = "conv_0123456789abcdef0123456789abcdef";
         assert!(matches!(ConversationName::parse(id), Some(ConversationName::Id(_))));
         assert_eq!(ConversationName::parse("ana-77"), Some(ConversationName::Contact("ana-77".into())));

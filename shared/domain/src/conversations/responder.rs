@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn a_question_is_signed_and_known_by_its_batch() {
+    fn a_request_to_the_responder_is_signed_and_has_its_batch_id() {
         let call = asked(b"key");
         let header = |name: &str| call.headers.iter().find(|header| header.0 == name).map(|header| header.1.as_str());
         let (id, at, signature) = (header("webhook-id"), header("webhook-timestamp"), header("webhook-signature"));
@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reply_goes_to_its_contact_by_its_instance_unless_its_caller_takes_it() {
+    fn a_reply_is_sent_by_its_instance_except_in_a_conversation_of_the_api() {
         let mut row = ConversationRow::new(Via::Whatsapp, "loja", "5511912345678", NOW);
         let batch = BatchId { conversation: row.id.clone(), number: 1 };
         let message = reply_message(&row, &batch, 1, "Oi").expect("a message");

@@ -189,6 +189,7 @@ pub struct KeptMessages {
 codes! {
     /// Who wrote a message.
     Author {
+        /// The contact.
         Contact = "contact",
         /// A person who answered from the phone.
         Person = "person",
@@ -200,6 +201,7 @@ codes! {
     ReceiveOutcome {
         /// The message is stored and will be answered.
         Stored = "stored",
+        /// The message was stored before.
         Duplicate = "duplicate",
         /// The message is stored, but is too old to be answered.
         History = "history",
@@ -379,7 +381,7 @@ mod tests {
     }
 
     #[test]
-    fn a_message_emits_its_own_wake_up_and_its_conversation_does_not() {
+    fn a_received_message_emits_the_wake_up_and_its_conversation_row_does_not() {
         let inbound = inbound();
         let instance = InstanceRow::by_default(Via::Whatsapp, "loja", NOW);
         let received = Received { instance: &instance, message: &inbound, retention_days: 90 };
@@ -392,29 +394,29 @@ mod tests {
     }
 
     #[test]
-    fn unanswered_messages_are_kept_in_steps_until_an_outer_limit() {
+    fn the_retention_of_unanswered_messages_is_extended_in_steps_up_to_a_limit() {
         let unanswered = row().received(&inbound(), NOW, &TIMING);
-        assert_eq!(row().keeping_messages(NOW.plus_days(100), 30), None, "there are none");
+        assert_eq!(row().keeping_messages(NOW.plus_days(100), 30), None, "there are no unanswered messages");
         assert_eq!(unanswered.keeping_messages(NOW.plus_days(27), 30), None, "they do not expire soon");
-        assert_eq!(unanswered.keeping_messages(NOW.plus_ms(DAY_MS / 2 - 1), 1), None, "they may be answered soon");
+        assert_eq!(unanswered.keeping_messages(NOW.plus_ms(DAY_MS / 2 - 1), 1), None, "the messages are recent");
         let (mut kept, mut now, mut steps) = (unanswered, NOW, 0);
         loop {
             now = now.plus_ms(3_600_000);
             let Some(next) = kept.keeping_messages(now, 30) else { continue };
             let expires = kept.kept_until.unwrap_or(NOW.plus_days(30).seconds());
-            assert!(expires > now.plus_days(1).seconds() && next.until > expires, "a day is left to repeat it");
+            assert!(expires > now.plus_days(1).seconds() && next.until > expires, "a day is left to retry it");
             (kept, steps) = (next.row, steps + 1);
             if next.is_last {
                 break;
             }
         }
         assert_eq!(kept.kept_until, Some(NOW.plus_days(30 + UNANSWERED_DAYS).seconds()));
-        assert_eq!(kept.keeping_messages(now.plus_days(20), 30), None, "not for ever");
+        assert_eq!(kept.keeping_messages(now.plus_days(20), 30), None, "the limit is reached");
         assert!(steps < 60, "{steps} writes");
     }
 
     #[test]
-    fn messages_that_are_answered_are_kept_no_longer() {
+    fn the_retention_of_answered_messages_is_not_extended() {
         let unanswered = row().received(&inbound(), NOW, &TIMING);
         let late = NOW.plus_days(29);
         let kept = unanswered.keeping_messages(late, 30).expect("they expire soon").row;
@@ -425,13 +427,13 @@ mod tests {
     }
 
     #[test]
-    fn the_index_does_not_change_while_a_batch_is_worked_on() {
+    fn the_index_entry_does_not_change_while_a_batch_is_processed() {
         let one = row().received(&inbound(), NOW, &TIMING);
         let two = one.received(&inbound(), NOW.plus_ms(1_000), &TIMING);
         assert_eq!(
             (&one.work.wake, &one.work.wake_at),
             (&two.work.wake, &two.work.wake_at),
-            "every change of it is paid for"
+            "every change of the index costs a write"
         );
         let now = NOW.plus_ms(9_000);
         let portion = Portion::UpTo { last: 2, rest_since: None };
@@ -440,13 +442,13 @@ mod tests {
     }
 
     #[test]
-    fn what_is_held_or_stuck_is_listed_and_what_is_answered_is_not() {
+    fn held_and_stuck_conversations_are_listed_and_answered_ones_are_not() {
         let pending = row().received(&inbound(), NOW, &TIMING);
         let word = |row: &ConversationRow| row.work.wake.clone().map(|wake| wake.split('#').next().map(str::to_owned));
         let hold = ConversationHold { by: HeldBy::Operator, since: NOW.millis(), until: None };
         let held = pending.moved(pending.course.hold(hold), NOW, &TIMING);
         assert_eq!(word(&held), Some(Some("HELD".into())));
-        assert!(!held.is_overdue(NOW.plus_days(400)), "until it is released");
+        assert!(!held.is_overdue(NOW.plus_days(400)), "a hold without an end lasts until its release");
         let stuck = Course { phase: Phase::Stuck, batch_since: Some(NOW.millis()), ..pending.course.clone() };
         assert_eq!(word(&pending.moved(stuck, NOW, &TIMING)), Some(Some("HUMAN".into())));
         let settled = pending.moved(pending.course.settle(), NOW, &TIMING);
@@ -454,7 +456,7 @@ mod tests {
     }
 
     #[test]
-    fn a_release_wakes_what_waited_and_recovery_wakes_later_each_time() {
+    fn a_release_wakes_a_conversation_and_recovery_waits_longer_each_time() {
         let pending = row().received(&inbound(), NOW, &TIMING);
         let hold =
             ConversationHold { by: HeldBy::Person, since: NOW.millis(), until: Some(NOW.plus_ms(60_000).millis()) };

@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn an_event_reconciles_once_and_marks_once() {
+    fn an_event_settles_and_marks_a_delivery_once_and_its_repeat_is_a_no_op() {
         let unknown = Delivery { doubts: vec![1], ..delivery(State::Unknown, 1) };
         let bounce = event(Kind::Bounce { permanent: true });
         let first = unknown.of_event(Marks::default(), &bounce, 1).expect("news");
@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn proof_moves_what_failed_or_was_settled_by_an_operator() {
+    fn proof_of_sending_updates_a_failed_or_operator_settled_delivery() {
         let failed = delivery(State::Failed, 1).of_event(Marks::default(), &event(Kind::Delivery), 1).expect("news");
         assert_eq!((failed.delivery.state, failed.reconciled), (State::Sent, true));
         let declared = delivery(State::Sent, 1).of_event(Marks::default(), &event(Kind::Send), 1).expect("news");

@@ -152,7 +152,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_a_call_that_never_connected_is_known_not_sent() {
+    fn only_a_call_that_never_connected_was_surely_not_sent() {
         assert_eq!(of_failure(CallFailure::NotConnected), Outcome::Transient { code: "provider_not_connected" });
         for failure in [CallFailure::TimedOut, CallFailure::Broken, CallFailure::Unreadable] {
             assert!(matches!(of_failure(failure), Outcome::Unknown { .. }), "{failure:?}");
@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn jitter_moves_the_wait_between_half_and_all_of_it() {
+    fn jitter_keeps_the_wait_between_half_and_all_of_the_backoff() {
         assert_eq!(backoff_ms(3, 0), 4_000);
         assert_eq!(backoff_ms(3, 500), 6_000);
         assert_eq!(backoff_ms(3, 1000), 8_000);
@@ -178,13 +178,13 @@ mod tests {
     }
 
     #[test]
-    fn backoff_holds_for_any_attempt_number() {
+    fn backoff_stays_within_its_limits_for_any_attempt_number() {
         assert_eq!(backoff_ms(0, 1000), 2_000);
         assert_eq!(backoff_ms(u32::MAX, 1000), 300_000);
     }
 
     #[test]
-    fn a_wait_of_an_hour_is_an_hour_and_nonsense_is_the_default() {
+    fn a_retry_after_is_honoured_and_an_invalid_one_is_replaced_by_the_default() {
         assert_eq!(retry_after_ms(Some(3_600)), 3_600_000);
         assert_eq!(retry_after_ms(Some(i64::MAX)), 7 * 86_400_000);
         for nonsense in [None, Some(0), Some(-5)] {
@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn every_code_has_a_text_of_its_own() {
+    fn every_reason_code_is_distinct() {
         let all = reason_codes();
         let mut distinct = all.clone();
         distinct.sort_unstable();

@@ -19,8 +19,11 @@ use crate::work::Work;
 
 codes! {
     ChargeStatus {
+        /// It can be paid.
         Unpaid = "unpaid",
+        /// It expired before a payment was reported.
         Expired = "expired",
+        /// It was paid.
         Paid = "paid",
     }
 }

@@ -41,6 +41,7 @@ codes! {
     Warning {
         /// Neither a /start nor a charge schedules the downsell.
         NoTrigger = "no_trigger",
+        /// The downsell is not active: triggers do not schedule it.
         Inactive = "inactive",
     }
 }
@@ -214,14 +215,14 @@ mod tests {
     }
 
     #[test]
-    fn what_is_left_out_is_as_the_table_of_the_seed_has_it() {
+    fn omitted_fields_have_their_defaults() {
         let new = read(&with(&json!({}))).expect("fits");
         assert_eq!((new.delay_minutes, new.active, new.after_start, new.after_pix), (20, true, true, false));
         assert_eq!((new.rearm, new.expires_after_minutes), (Rearm::OncePerTrigger, 1_440));
     }
 
     #[test]
-    fn a_change_leaves_the_rest_as_it_was() {
+    fn a_change_keeps_the_fields_that_it_leaves_out() {
         let first = with(&json!({"rearm": "cooldown_days", "cooldown_days": 7}));
         let standing = DownsellRow { id: 3, ..read(&first).expect("fits") };
         assert_eq!((standing.slug.as_str(), standing.version), ("loja", 1));
@@ -241,13 +242,13 @@ mod tests {
     }
 
     #[test]
-    fn neither_trigger_is_allowed_and_warned_of() {
+    fn a_downsell_without_a_trigger_is_accepted_with_a_warning() {
         let body = with(&json!({"after_start": false, "after_pix": false}));
         assert_eq!(read(&body).expect("fits").warnings(), [Warning::NoTrigger]);
     }
 
     #[test]
-    fn what_cannot_be_is_refused_by_its_name() {
+    fn invalid_fields_are_refused_by_name() {
         for (more, field, code) in [
             (json!({"delay_minutes": -1}), "delay_minutes", "out_of_range"),
             (json!({"delay_minutes": 43_201}), "delay_minutes", "out_of_range"),

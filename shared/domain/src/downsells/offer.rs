@@ -42,7 +42,9 @@ codes! {
 codes! {
     /// The delivery state of a pending offer, as callers see it.
     DeliveryView {
+        /// It waits for its time, or for another attempt.
         Queued = "QUEUED",
+        /// An attempt is under way.
         Sending = "SENDING",
         /// The offer may or may not have been sent.
         Unknown = "UNKNOWN",

@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn it_goes_to_the_newest_unpaid_charge_and_remembers_where_it_was() {
+    fn an_offer_moves_to_the_newest_unpaid_charge_and_records_the_old_one() {
         let (before, of) = (of_first(), charges(&[("t2", 1, 60), ("t3", 2, 60), ("t4", 3, 4)]));
         let after = passed(&before, &of, minutes(4));
         assert_eq!((after.transaction_id.as_deref(), &after.passed_from[..]), (Some("t3"), &["t1".to_owned()][..]));
@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn it_leaves_when_the_later_of_both_times_has_come() {
+    fn a_moved_offer_is_due_at_the_later_of_both_times() {
         let after = passed(&of_first(), &charges(&[("t2", 3, 60)]), minutes(4));
         assert_eq!((after.scheduled_at, after.not_after), (minutes(8), plain().not_after(minutes(8))));
         assert_eq!(after.work.emit.as_ref().and_then(|emit| emit.not_before), Some(minutes(8).millis()));
@@ -144,12 +144,12 @@ mod tests {
         assert_eq!(
             (after.scheduled_at, after.not_after),
             (before.scheduled_at, before.not_after),
-            "not before its time"
+            "the offer is not sent before its original time"
         );
         assert_eq!(
             (&after.work.wake_at, &after.work.emit),
             (&before.work.wake_at, &before.work.emit),
-            "it waits as it waited"
+            "its wake-up does not change"
         );
         let far = passed(&of_first(), &charges(&[("t2", 30, 90)]), minutes(30));
         let due = keys::wake(Wake::Due, keys::wake_shard(far.id.as_str()));
@@ -159,33 +159,33 @@ mod tests {
         assert_eq!(
             (far.work.wake.as_deref(), &far.work.emit),
             (Some(due.as_str()), &None),
-            "a time that is far is swept"
+            "an offer with a distant time is indexed for the sweep"
         );
         let delivery = Delivery { not_before: Some(minutes(20)), attempt: 1, ..Delivery::default() };
         let limited = OfferRow { delivery, ..of_first() };
         let after = passed(&limited, &charges(&[("t2", 3, 60)]), minutes(6));
-        assert_eq!(after.work.emit.and_then(|emit| emit.not_before), Some(minutes(20).millis()), "a limit is kept");
+        assert_eq!(after.work.emit.and_then(|emit| emit.not_before), Some(minutes(20).millis()), "the wait stays");
     }
 
     #[test]
-    fn it_ends_where_nothing_is_left_to_pay_or_its_downsell_is_not_for_charges() {
+    fn an_offer_ends_if_no_charge_is_open_or_its_downsell_is_not_for_charges() {
         let expired = Some(ClosedGate::Ends(OfferEnd::Canceled(CancelReason::Expired)));
         let follow = |row: &OfferRow, charges: Option<&ChargesRow>, change: Value| {
             row.follow_charges(charges, Some(&downsell(12, &change)), minutes(4))
         };
         let other = charges(&[("t2", 3, 60)]);
-        assert_eq!(follow(&of_first(), Some(&charges(&[("t2", 1, 4)])), json!({})), expired, "it is over too");
+        assert_eq!(follow(&of_first(), Some(&charges(&[("t2", 1, 4)])), json!({})), expired, "t2 expired too");
         assert_eq!(follow(&of_first(), None, json!({})), expired);
         assert_eq!(follow(&of_first(), Some(&other), json!({"after_pix": false})), expired);
         assert_eq!(follow(&of_first(), Some(&other), json!({"active": false})), expired);
-        assert_eq!(of_first().follow_charges(Some(&other), None, minutes(4)), expired, "its downsell is gone");
+        assert_eq!(of_first().follow_charges(Some(&other), None, minutes(4)), expired, "its downsell was deleted");
         let delivery = Delivery { doubts: vec![1], attempt: 1, ..Delivery::default() };
         let in_doubt = OfferRow { delivery, ..of_first() };
         assert_eq!(follow(&in_doubt, Some(&other), json!({})), expired, "it may have been sent");
     }
 
     #[test]
-    fn a_payment_is_the_reason_before_an_expiry_and_what_is_on_its_way_is_left() {
+    fn a_payment_outranks_an_expiry_and_an_offer_under_way_is_not_moved() {
         let paid = after_payment(&charges(&[("t2", 3, 60)]), "t9");
         let follow =
             |row: &OfferRow, charges: &ChargesRow| row.follow_charges(Some(charges), Some(&plain()), minutes(4));
@@ -196,11 +196,11 @@ mod tests {
             assert_eq!(follow(&row, &other), None, "{state:?}");
         }
         let of_start = offer(&start("5001"), open(&["t1"]));
-        assert_eq!(follow(&of_start, &other), None, "any charge will do for it");
+        assert_eq!(follow(&of_start, &other), None, "an offer of a start accepts any open charge");
     }
 
     #[test]
-    fn it_remembers_a_bounded_number_of_charges() {
+    fn an_offer_records_a_limited_number_of_former_charges() {
         let mut row = of_first();
         for n in 2..40 {
             let name = format!("t{n}");

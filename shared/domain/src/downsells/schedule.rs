@@ -16,6 +16,7 @@ use crate::work::Work;
 codes! {
     /// Why an event made no offer.
     Refused {
+        /// The user already has a pending offer of the downsell.
         AlreadyPending = "already_pending",
         /// The downsell was sent before, and must not be sent again, or not yet.
         NotRearmed = "not_rearmed",

@@ -52,7 +52,7 @@ mod tests {
     }
 
     #[test]
-    fn a_start_is_read_with_and_without_what_follows_it() {
+    fn a_start_is_read_with_and_without_a_payload() {
         let plain = read(&update("message", &json!({}))).expect("a start");
         let at = Some(Timestamp::from_seconds(1_760_000_000));
         assert_eq!(plain, StartCommand { telegram_id: 7, update_id: 5_001, at, payload: None });
@@ -63,7 +63,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_else_is_one() {
+    fn other_texts_are_not_a_start() {
         for more in [
             json!({"text": "/started"}),
             json!({"text": "start"}),

@@ -20,7 +20,9 @@ const LONGEST_OPEN_DAYS: i64 = 366;
 codes! {
     /// The fields of a webhook that name the owner of a transaction.
     OwnerField {
+        /// The bot is not the stored one, or the field is invalid.
         BotSlug = "bot_slug",
+        /// The user is not the stored one, or the field is invalid.
         TelegramId = "telegram_id",
     }
 }
@@ -227,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn a_charge_says_when_it_was_made_and_until_when_it_can_be_paid() {
+    fn the_times_of_a_charge_are_read_or_have_defaults() {
         let plain = created(&json!({})).expect("fits");
         assert_eq!((plain.at, plain.open_until), (now(), now().plus_days(OPEN_DAYS)));
         let times = json!({"created_at": "2026-03-10T11:00:00Z", "expires_at": "2026-03-10T13:00:00Z"});
@@ -236,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn fields_of_the_gateway_are_ignored_and_ids_are_numbers_or_text() {
+    fn unknown_fields_of_a_gateway_are_ignored_and_ids_may_be_numbers_or_text() {
         let more = json!({"amount": 1990, "status": "pending", "data": {"id": 7}, "telegram_id": "123456789",
             "transaction_id": 42, "correlation_id": 43});
         let read = created(&more).expect("fits");
@@ -245,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_is_refused_by_its_name() {
+    fn invalid_fields_are_refused_by_name() {
         for (more, field, code) in [
             (json!({"telegram_id": "12 3"}), "telegram_id", "malformed"),
             (json!({"telegram_id": "+123"}), "telegram_id", "malformed"),
@@ -271,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn our_own_api_takes_a_person_as_a_number_only() {
+    fn our_own_api_accepts_a_telegram_id_only_as_a_number() {
         for (given, code) in [(json!("5"), "wrong_type"), (json!({}), "wrong_type"), (json!(0), "out_of_range")] {
             let body = json!({ "telegram_id": given });
             let mut fields = Fields::of(body.as_object().expect("an object"));
@@ -281,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn the_end_of_a_charge_needs_only_its_transaction() {
+    fn the_end_of_a_charge_needs_only_a_transaction_id() {
         for more in [
             json!({}),
             json!({"bot_slug": 7, "telegram_id": "ana", "correlation_id": "a b", "amount": 1}),

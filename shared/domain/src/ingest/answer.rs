@@ -77,7 +77,7 @@ mod tests {
     use crate::ingest::words::ConflictAction;
 
     #[test]
-    fn an_answer_is_the_row_with_the_outcome_of_the_insert() {
+    fn an_answer_contains_the_row_and_the_outcome_of_the_insert() {
         let (mut table, skip) = (Table::default(), policy(ConflictAction::Skip));
         let answer = |outcome: InsertOutcome| serde_json::to_value(InsertAnswer::from(outcome)).expect("json");
         let first = answer(table.insert(&asked("<a@b>", "s", "x", None), &skip));

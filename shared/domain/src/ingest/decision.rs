@@ -268,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn a_known_primary_acts_on_its_entry() {
+    fn a_known_primary_key_skips_or_updates_its_entry() {
         // The secondary key is missing, free, or the entry's own.
         for secondary in ["", "t", "s"] {
             for (action, expected) in [(Skip, Action::Skipped), (Update, Action::Updated)] {
@@ -285,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn a_primary_and_a_secondary_of_two_entries_act_on_the_primarys_and_report_the_other() {
+    fn keys_of_two_entries_act_on_the_primary_entry_and_report_the_other() {
         for (action, expected) in [(Skip, Action::Skipped), (Update, Action::Updated)] {
             let mut table = Table::default();
             let x = table.insert(&asked("p", "s", "x", None), &policy(action)).row;
@@ -293,13 +293,13 @@ mod tests {
             let outcome = table.insert(&asked("p", "t", "new", None), &policy(action));
             assert_eq!(summary(&outcome), (expected, BY_PRIMARY, Some(&y.entry_id)));
             assert_eq!(outcome.row.entry_id, x.entry_id);
-            assert_eq!(table.entry(&y.entry_id), y, "the other stays as it is");
+            assert_eq!(table.entry(&y.entry_id), y, "the other entry does not change");
             table.check();
         }
     }
 
     #[test]
-    fn a_known_secondary_alone_skips_and_leaves_the_primary_as_an_alias() {
+    fn a_known_secondary_key_skips_and_stores_the_primary_key_as_an_alias() {
         let mut table = Table::default();
         let x = table.insert(&asked("p", "s", "x", None), &policy(Skip)).row;
         let outcome = table.insert(&asked("q", "s", "y", None), &policy(Skip));
@@ -315,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn an_update_never_merges_items_of_different_primaries() {
+    fn an_update_never_merges_items_with_different_primary_keys() {
         let mut table = Table::default();
         let x = table.insert(&asked("p", "s", "ok", None), &policy(Update)).row;
         let outcome = table.insert(&asked("q", "s", "ok", None), &policy(Update));
@@ -329,7 +329,7 @@ mod tests {
     }
 
     #[test]
-    fn an_alias_that_a_skip_made_is_not_merged_when_the_policy_becomes_update() {
+    fn an_alias_from_a_skip_is_not_merged_when_the_policy_becomes_update() {
         let mut table = Table::default();
         let x = table.insert(&asked("p", "s", "x", None), &policy(Skip)).row;
         table.insert(&asked("q", "s", "y", None), &policy(Skip));
@@ -340,7 +340,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_primary_the_secondary_acts_on_its_entry() {
+    fn without_a_primary_key_the_secondary_key_finds_the_entry() {
         for owner in ["p", ""] {
             for (action, expected) in [(Skip, Action::Skipped), (Update, Action::Updated)] {
                 let mut table = Table::default();
@@ -354,7 +354,7 @@ mod tests {
     }
 
     #[test]
-    fn an_entry_without_a_primary_takes_the_first_that_comes() {
+    fn an_entry_without_a_primary_key_adopts_the_first_primary_key() {
         let mut table = Table::default();
         let x = table.insert(&asked("", "s", "old", None), &policy(Update)).row;
         let outcome = table.insert(&asked("p", "s", "new", None), &policy(Update));
@@ -371,7 +371,7 @@ mod tests {
     }
 
     #[test]
-    fn a_marker_whose_entry_has_moved_on_is_looked_at_again() {
+    fn a_marker_is_read_again_if_its_entry_has_another_key() {
         let mut table = Table::default();
         table.insert(&asked("p", "s", "x", None), &policy(Update));
         let asked = asked("", "s", "y", None);
@@ -387,7 +387,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_that_is_done_again_ends_as_it_did() {
+    fn a_repeated_backfill_line_has_the_same_outcome() {
         let line = |mut insertion: Insertion, number: u64| {
             insertion.line = Some(crate::ingest::table::line(number));
             insertion

@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn a_newsletter_is_known_by_its_headers_or_its_footer() {
+    fn a_newsletter_is_recognized_by_its_headers_or_its_footer() {
         for headers in [
             json!({"List-Id": "<weekly.example.com>"}),
             json!({"list-unsubscribe": ["<https://example.com/u>"]}),
@@ -212,14 +212,14 @@ mod tests {
     }
 
     #[test]
-    fn what_the_caller_says_it_is_wins() {
+    fn the_content_type_that_the_caller_gives_is_used() {
         let mut body = mail("hi", json!({"headers": {"List-Id": "x"}}));
         body["content_type"] = json!("correspondence_thread");
         assert_eq!(take(&body).keys.primary, Some(thread_hash("the digest")));
     }
 
     #[test]
-    fn a_newsletter_without_message_id_is_known_by_sender_subject_and_day() {
+    fn a_newsletter_without_message_id_is_identified_by_sender_subject_and_day() {
         let mut body = mail("hi", json!({"message_id": " ", "date": "Tue, 1 Jul 2025 04:00:00 +0000"}));
         body["content_type"] = json!("newsletter");
         let taken = take(&body);
@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn the_canonical_fields_are_in_their_one_form() {
+    fn the_canonical_fields_are_normalized() {
         let taken = take(&mail(" hi\r\n", json!({"from_addr": "other@x.y", "subject": 5, "system": "email"})));
         assert_eq!(taken.entry.from.as_deref(), Some("News <News@Example.com>"));
         assert_eq!(taken.entry.from_addr.as_deref(), Some("news@example.com"));
@@ -263,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_is_decoded_and_cannot_bring_another_address() {
+    fn a_name_is_decoded_and_cannot_replace_the_address() {
         let from = |text: &str| {
             let taken = take(&json!({"raw_text": "x", "from": text, "subject": "s"})).entry;
             (taken.from.unwrap_or_default(), taken.from_addr.unwrap_or_default())
@@ -274,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mail_of_html_alone_has_the_text_that_a_reader_sees() {
+    fn an_email_with_only_html_has_its_visible_text() {
         let html = "<html><style>p {}</style><p>Hello</p><p>Unsubscribe: here</p></html>";
         for text in [json!(null), json!(""), json!(" \n"), json!("\u{0}")] {
             let source = json!({"message_id": "<a@b>"});
@@ -283,7 +283,7 @@ mod tests {
             assert_eq!(taken.entry.content_type, ContentType::Newsletter, "by its footer");
         }
         let both = take(&json!({"raw_text": "text", "html": html, "from": "a@b.co", "subject": "s"}));
-        assert_eq!(both.entry.clean_text, "text", "the text that came counts");
+        assert_eq!(both.entry.clean_text, "text", "the text of the request is used");
     }
 
     #[test]
@@ -299,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn invalid_input_names_its_fields() {
+    fn invalid_fields_are_refused_by_name() {
         use FieldProblem::{Conflicting, Malformed, Missing, NotAllowed, OutOfRange, Unknown, WrongType};
         let body = |change: Value| {
             let mut body = json!({"raw_text": "x", "from": "a@b.co", "subject": "s", "source": {}});

@@ -19,7 +19,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn words_are_decoded_in_the_usual_charsets() {
+    fn encoded_words_are_decoded_in_common_charsets() {
         let cases = [
             ("=?utf-8?b?T2zDoQ==?=", "Olá"),
             ("=?UTF-8?Q?Ol=C3=A1_mundo?=", "Olá mundo"),
@@ -36,7 +36,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_decoded_stays() {
+    fn a_word_that_cannot_be_decoded_is_kept() {
         for header in [
             "=?x-unknown?q?Ol=E1?=",
             "=?utf-8?x?abc?=",
@@ -51,7 +51,7 @@ mod tests {
     }
 
     #[test]
-    fn random_headers_never_panic_and_do_not_grow_beyond_what_utf_8_makes_of_latin_1() {
+    fn random_headers_never_panic_and_grow_at_most_threefold() {
         let parts =
             ["=?", "?=", "?", "utf-8", "iso-8859-1", "q", "b", "=C3", "=E9", "T2zD", "_", " ", "\r\n", "á", "\u{0}"];
         let mut dice = fastrand::Rng::with_seed(47);

@@ -80,7 +80,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_normalized_entry_is_flat_and_says_if_it_has_no_secondary_key() {
+    fn a_normalized_entry_is_flat_json_and_a_missing_secondary_key_is_null() {
         let normalized = Normalized {
             entry: Entry {
                 source: Source::Telegram { chat_id: Some(-5), message_id: Some(7), date: None, edit_date: None },
@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn an_edit_is_later_than_its_original() {
+    fn the_time_of_an_edited_message_is_its_edit_date() {
         let at = |seconds| Some(Timestamp::from_seconds(seconds));
         let message = |date, edit_date| Source::Telegram { chat_id: None, message_id: None, date, edit_date };
         assert_eq!(message(at(1), at(2)).time(), at(2));

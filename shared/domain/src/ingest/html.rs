@@ -94,7 +94,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_text_is_what_a_reader_sees() {
+    fn the_text_of_html_is_what_a_reader_sees() {
         let cases = [
             ("<p>Hi &amp; bye</p>", "Hi & bye"),
             ("<p>one</p><p>two</p>", "one\n\ntwo"),
@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn random_html_never_panics_and_is_not_much_longer_as_text() {
+    fn random_html_never_panics_and_its_text_is_at_most_twice_as_long() {
         let parts = [
             "<", ">", "</", "p", "div", "<p>", "</p>", "<style>", "</style>", "<!--", "-->", "&amp;", "&nGt;", "é",
             " ", "\n",
@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn tags_in_tags_take_no_longer_than_their_number() {
+    fn many_nested_tags_are_read_in_linear_time() {
         let html = "<div><a href=x>".repeat(12_000);
         assert_eq!(text_of_html(&html), "");
     }

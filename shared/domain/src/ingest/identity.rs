@@ -24,7 +24,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_id_depends_on_schema_policy_and_key_and_on_nothing_else() {
+    fn an_id_depends_only_on_schema_policy_and_key() {
         let of = |schema, which, key: &str| EntryId::of(schema, PolicyKey::EmailNewsletterV1, which, key);
         let id = of(Schema::Pkm, MatchedBy::Primary, "<a@b>");
         assert_eq!(id.as_str(), "ent_6f1fea2ee3a7464cf6fa491333483a63");
@@ -35,7 +35,7 @@ mod tests {
     }
 
     #[test]
-    fn an_id_is_read_in_its_one_form() {
+    fn only_the_canonical_form_of_an_id_is_parsed() {
         let id = EntryId::of(Schema::Pkm, PolicyKey::TelegramThoughtV1, MatchedBy::Primary, "tg:1:2");
         assert_eq!(EntryId::parse(id.as_str()), Some(id.clone()));
         for text in ["", "ent_", "ent_XYZ", &id.as_str()[4..], &id.as_str().to_uppercase()] {

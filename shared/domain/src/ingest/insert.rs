@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn what_normalization_returns_is_taken_as_it_is() {
+    fn normalized_input_is_accepted_unchanged() {
         for body in normalized() {
             let taken = read_insert(object(&body)).unwrap_or_else(|errors| panic!("{body}: {errors:?}"));
             assert_eq!(serde_json::to_value(&taken).expect("json"), body);
@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn whatever_is_normalized_can_be_inserted() {
+    fn random_input_that_was_normalized_can_be_inserted() {
         let parts = [
             "Re:",
             "[x]",
@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn without_its_keys_nothing_is_inserted() {
+    fn an_insert_without_keys_is_refused() {
         use FieldProblem::{Missing, Unknown, WrongType};
         let (policy, primary) = ("idempotency_policy_key", "idempotency_key_primary");
         for index in 0..4 {
@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn a_newsletter_with_a_blank_message_id_is_known_by_its_second_key() {
+    fn a_newsletter_with_a_blank_message_id_is_identified_by_its_secondary_key() {
         let body = with(2, &json!({"idempotency_key_primary": " ", "source": {"system": "email"}}));
         let taken = read_insert(object(&body)).expect("taken");
         assert_eq!(taken.keys.primary, None);
@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn invalid_input_names_its_fields() {
+    fn invalid_fields_are_refused_by_name() {
         use FieldProblem::{Malformed, Missing, NotAllowed, OutOfRange, Unknown, WrongType};
         let cases = [
             (

@@ -115,7 +115,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_url_has_one_form() {
+    fn equivalent_urls_have_one_canonical_form() {
         let cases = [
             ("HTTPS://Example.COM:443/a/../b?x=1#top", "https://example.com/b?x=1"),
             ("http://example.com:80", "http://example.com/"),
@@ -134,13 +134,13 @@ mod tests {
     }
 
     #[test]
-    fn a_fragment_stays_in_the_url_and_a_secret_does_not() {
+    fn a_url_keeps_its_fragment_and_loses_its_credentials() {
         let link = Link::parse("https://ana:secret@example.com/a#part").expect("a link");
         assert_eq!(link.url, "https://example.com/a#part");
     }
 
     #[test]
-    fn what_is_no_web_page_is_refused() {
+    fn a_url_that_is_not_of_a_web_page_is_refused() {
         let long = format!("https://example.com/{}", "a".repeat(2048));
         let grows = format!("https://example.com/{}", "é".repeat(600));
         let others = [
@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn links_that_differ_by_tracking_and_order_have_one_hash() {
+    fn links_that_differ_only_by_tracking_and_order_have_one_hash() {
         let hash = |text: &str| url_hash(&canonical_url(text).expect("a URL"));
         let plain = hash("https://example.com/a?id=7&b=2");
         for text in [
@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn a_text_is_a_link_if_it_says_little_else() {
+    fn a_text_with_one_url_and_few_words_is_a_link() {
         let long = format!("{} https://example.com/", "word ".repeat(30));
         let cases = [
             ("https://example.com/a", Some("https://example.com/a")),
@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn twice_is_the_same_as_once() {
+    fn normalizing_a_url_twice_changes_nothing() {
         let parts = [
             "https://",
             "http:",

@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn a_message_id_has_one_form() {
+    fn all_spellings_of_a_message_id_normalize_to_one_form() {
         for text in ["<a.B@c>", "a.B@c", " <a.B@c>\r\n", "<a.B\r\n @c>"] {
             assert_eq!(message_id(text).as_deref(), Some("<a.B@c>"), "{text:?}");
         }
@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn the_address_is_found_in_any_from() {
+    fn the_address_is_found_in_any_from_header() {
         let cases = [
             ("News <News@Example.com>", "news@example.com"),
             ("news@example.com", "news@example.com"),
@@ -154,7 +154,7 @@ mod tests {
         for (from, address) in cases {
             assert_eq!(from_addr(from).unwrap_or_default(), address, "{from}");
             if !address.is_empty() {
-                assert_eq!(from_addr(address).as_deref(), Some(address), "{address} is its own form");
+                assert_eq!(from_addr(address).as_deref(), Some(address), "{address} is already normalized");
             }
         }
     }
@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn a_date_may_be_written_as_the_header_has_it() {
+    fn a_date_is_read_in_rfc3339_and_in_the_format_of_email_headers() {
         let expected = Some(at("2025-07-01T04:00:00Z"));
         for text in [
             "2025-07-01T04:00:00Z",
@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn a_newsletter_without_one_of_its_parts_has_no_second_key() {
+    fn a_newsletter_without_subject_or_date_has_no_secondary_key() {
         let sent = Some(at("2025-07-01T04:00:00Z"));
         assert!(newsletter_key("a@b.co", "x", sent).is_some());
         assert_eq!(newsletter_key("a@b.co", "[only tag]", sent), None);
@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn random_headers_never_panic_and_an_address_is_its_own_form() {
+    fn random_headers_never_panic_and_normalizing_a_message_id_twice_changes_nothing() {
         let parts = ["a", "@", "<", ">", "\"", "(", ")", "\\", ",", " ", "é", "b.co", "\u{0}", ";", "İ", "xn--"];
         let mut dice = fastrand::Rng::with_seed(11);
         for _ in 0..20_000 {

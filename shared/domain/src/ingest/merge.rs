@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn objects_merge_and_everything_else_replaces() {
+    fn objects_are_merged_and_all_other_values_are_replaced() {
         let cases = [
             (json!({"a": 1}), json!({"b": 2}), json!({"a": 1, "b": 2})),
             (
@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_input_does_not_say_stays() {
+    fn fields_that_the_input_leaves_out_are_kept() {
         let source = json!({"message_id": "<a@b>", "date": "2025-07-01T04:00:00Z"});
         let old = mail("Lunch?", "first", source, json!({}));
         let new = mail("Re: Lunch?", "second", json!({"message_id": "<c@d>"}), json!({}));
@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn a_thought_may_become_a_note_and_its_edit_date_joins_its_date() {
+    fn a_thought_may_become_a_note_and_keeps_its_date_beside_the_edit_date() {
         let thought = |kind: &str, source: Value| {
             let body = json!({"text": "x", "content_type": kind, "source": source});
             normalize_telegram(body.as_object().expect("an object")).expect("normalized")
@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn merging_twice_is_merging_once() {
+    fn merging_the_same_input_twice_changes_nothing() {
         let mut dice = fastrand::Rng::with_seed(23);
         for round in 0..5_000 {
             let sources = [json!({}), json!({"message_id": "<a@b>"}), json!({"date": "2025-07-01T04:00:00Z"})];

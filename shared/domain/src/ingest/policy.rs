@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn a_policy_row_is_read_back_as_it_was() {
+    fn a_policy_row_is_read_back_unchanged() {
         let mut row = PolicyRow::seeds(now()).remove(0);
         row.update_fields = Some(vec![Column::CleanText, Column::Metadata]);
         let json = serde_json::to_value(&row).expect("json");
@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unknown_or_disabled_policy_refuses_in_its_own_schema_only() {
+    fn an_unknown_or_disabled_policy_is_refused_in_its_own_schema_only() {
         let mut rows = PolicyRow::seeds(now());
         rows[0].enabled = false;
         rows.remove(1);
@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn a_patch_changes_what_it_names_and_twice_is_once() {
+    fn a_patch_changes_only_its_fields_and_its_repeat_is_a_no_op() {
         let row = PolicyRow::seeds(now()).remove(0);
         let later = now().plus_ms(1);
         let change = patch(&json!({"enabled": false, "update_fields": ["metadata", "clean_text", "metadata"]}));
@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn a_patch_cannot_name_what_never_changes() {
+    fn a_patch_with_immutable_or_invalid_fields_is_refused() {
         let columns = json!(["entry_id", "created_at", "idempotency_key_primary", "clean_text", 5]);
         let patched =
             patch(&json!({"update_fields": columns, "conflict_action": "merge", "enabled": "no", "source": 1}));

@@ -123,7 +123,7 @@ mod tests {
     use crate::ingest::words::ContentType;
 
     #[test]
-    fn a_row_is_read_back_as_it_was() {
+    fn a_row_is_read_back_unchanged() {
         let now = Timestamp::from_seconds(1_751_342_400);
         let id = EntryId::of(Schema::Pkm, PolicyKey::TelegramThoughtV1, MatchedBy::Primary, "tg:1:2");
         let row = Row::Entry(Box::new(EntryRow {

@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_of_their_policys_shape_are_taken() {
+    fn keys_with_the_format_of_their_policy_are_accepted() {
         let long = format!("<{}>", "a".repeat(LONGEST_MESSAGE_ID));
         let cases = [
             (ContentType::Thought, "tg:-100:7", ""),
@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_of_another_shape_are_refused() {
+    fn keys_with_another_format_are_refused() {
         let cases = [
             (ContentType::Thought, vec!["tg:1", "tg:a:b", "tg:1:2:3", "tg:01:2", "tg:+1:2", "tg:1:0", "1:2", HASH]),
             (ContentType::Link, vec!["example.com", "https://example.com", "https://Example.com/", "ftp://a/", HASH]),
@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn a_policy_is_for_its_own_source_and_type() {
+    fn a_policy_applies_only_to_its_own_source_and_content_type() {
         for content_type in ContentType::ALL {
             for policy in PolicyKey::ALL {
                 let errors = check(&entry(*content_type), *policy, "", "");

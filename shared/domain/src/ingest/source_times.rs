@@ -95,27 +95,27 @@ mod tests {
     }
 
     #[test]
-    fn a_time_ahead_counts_as_the_moment_when_it_came() {
+    fn a_source_time_in_the_future_counts_as_the_time_of_arrival() {
         let mut times = SourceTimes::of(Some(at(60)), at(0));
         assert_eq!(times.source_time, Some(at(0)));
-        assert!(takes(&mut times, 10, 10), "an honest input that comes later is newer");
+        assert!(takes(&mut times, 10, 10), "a later input with a correct time is newer");
         assert_eq!(times.source_time, Some(at(10)));
     }
 
     #[test]
-    fn a_time_that_was_replaced_is_never_newer_again() {
+    fn a_replaced_source_time_is_never_newer_again() {
         let mut times = SourceTimes::of(Some(at(60)), at(0));
         assert!(takes(&mut times, 10, 10));
         for now in [20, 70, 700] {
             assert_eq!(times.after(Some(at(60)), at(now)), None, "minute {now}");
         }
         assert!(takes(&mut times, 90, 100));
-        assert_eq!(times.times_ahead, [], "what is stored is newer");
+        assert_eq!(times.times_ahead, [], "the stored time is newer");
         assert_eq!(times.after(Some(at(60)), at(110)), None);
     }
 
     #[test]
-    fn the_same_time_again_changes_nothing() {
+    fn a_repeated_source_time_changes_nothing() {
         let times = SourceTimes::of(Some(at(60)), at(0));
         for now in [5, 60, 600] {
             assert_eq!(times.after(Some(at(60)), at(now)), Some(times.clone()), "minute {now}");
@@ -125,14 +125,14 @@ mod tests {
     #[test]
     fn two_sources_whose_clocks_are_ahead_keep_the_order_of_arrival() {
         let mut times = SourceTimes::of(Some(at(120)), at(0));
-        assert!(takes(&mut times, 60, 1), "it came later, though it says an earlier time");
+        assert!(takes(&mut times, 60, 1), "it arrived later, although its own time is earlier");
         assert_eq!(times.after(Some(at(120)), at(2)), None);
         assert!(takes(&mut times, 121, 3));
         assert_eq!(times.after(Some(at(60)), at(4)), None);
     }
 
     #[test]
-    fn a_clock_of_ours_that_is_behind_moves_no_time_back() {
+    fn our_own_clock_moves_no_time_back_if_it_is_behind() {
         let mut times = SourceTimes::of(Some(at(10)), at(10));
         assert!(takes(&mut times, 60, 5));
         assert_eq!(times.source_time, Some(at(10)));
@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn what_an_entry_remembers_is_bounded_and_honest_inputs_pass_whatever_was_forgotten() {
+    fn remembered_times_are_limited_and_an_input_with_a_correct_time_is_still_newer() {
         let mut times = SourceTimes::default();
         for minute in 0..100 {
             assert!(takes(&mut times, 100_000 + minute, minute));
@@ -148,14 +148,14 @@ mod tests {
         assert_eq!(times.times_ahead.len(), REMEMBERED);
         for minute in 0..100 {
             let again = times.after(Some(at(100_000 + minute)), at(200));
-            assert_eq!(again.is_some(), minute == 99, "minute {minute}: only what is stored is as it was");
+            assert_eq!(again.is_some(), minute == 99, "minute {minute}: only the stored time is known");
         }
-        assert!(takes(&mut times, 201, 202), "an honest input is newer");
-        assert!(takes(&mut times, 100_100, 203), "and so is a new one of the source that is ahead");
+        assert!(takes(&mut times, 201, 202), "an input with a correct time is newer");
+        assert!(takes(&mut times, 100_100, 203), "a new input of the source that is ahead is newer too");
     }
 
     #[test]
-    fn whatever_was_seen_changes_nothing_when_it_comes_again() {
+    fn a_source_time_that_was_seen_before_changes_nothing() {
         let mut dice = fastrand::Rng::with_seed(41);
         for round in 0..5_000 {
             let mut times = SourceTimes::default();

@@ -33,7 +33,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn prefixes_and_tags_go_in_any_order_and_number() {
+    fn prefixes_and_tags_are_removed_in_any_order_and_number() {
         let cases = [
             ("Re: Re : RE:[a][b] Fwd:x", "x"),
             ("[unclosed tag", "[unclosed tag"),
@@ -51,14 +51,14 @@ mod tests {
     }
 
     #[test]
-    fn the_words_of_other_languages_are_not_prefixes_of_this_version() {
+    fn prefixes_of_other_languages_are_kept() {
         for subject in ["aw: x", "res: x", "re[2]: x", "regarding: x", "(fwd) x"] {
             assert_eq!(subject_base(subject), subject);
         }
     }
 
     #[test]
-    fn twice_is_the_same_as_once() {
+    fn normalizing_a_subject_twice_changes_nothing() {
         let parts = [
             "Re:", "FW :", "fwd:", "[list]", "[", "]", " ", "\t", "\r\n ", "é", "İ", "Σ", "K", "ﬀ", "hello", ":", "re",
             "\u{a0}", "\u{200b}", "😀", "(fwd)",

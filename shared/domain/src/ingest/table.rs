@@ -151,7 +151,7 @@ impl Table {
 }
 
 #[test]
-fn in_every_order_of_inserts_the_keys_keep_their_owners_and_every_insert_is_a_row() {
+fn in_every_interleaving_of_inserts_keys_keep_their_owners() {
     let mut dice = fastrand::Rng::with_seed(29);
     for round in 0..3_000 {
         let mut table = Table::default();
@@ -177,14 +177,14 @@ fn in_every_order_of_inserts_the_keys_keep_their_owners_and_every_insert_is_a_ro
             }
             table.check();
             steps += 1;
-            assert!(steps < 500, "round {round} has no end");
+            assert!(steps < 500, "round {round} does not end");
         }
         assert_eq!(table.entries().count(), inserted, "round {round}");
     }
 }
 
 #[test]
-fn one_input_a_hundred_times_at_once_is_one_row() {
+fn one_input_inserted_a_hundred_times_at_once_is_one_row() {
     let mut dice = fastrand::Rng::with_seed(31);
     for action in ConflictAction::ALL {
         let mut table = Table::default();

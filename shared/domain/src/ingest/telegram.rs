@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn a_text_without_a_link_is_a_thought_of_its_chat_and_message() {
+    fn a_text_without_a_link_is_a_thought_with_a_key_of_chat_and_message() {
         let taken = take(&json!({"text": " a\r\nthought ", "source": {"chat_id": -100123, "message_id": "7"}}));
         assert_eq!(taken.entry.content_type, ContentType::Thought);
         assert_eq!(taken.entry.clean_text, "a\nthought");
@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn a_note_is_keyed_as_a_thought() {
+    fn a_note_has_the_policy_of_a_thought() {
         let source = json!({"chat_id": 1, "message_id": 2});
         let taken = take(&json!({"text": "x", "content_type": "note", "source": source}));
         assert_eq!(taken.entry.content_type, ContentType::Note);
@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn a_link_is_known_by_its_page_and_needs_no_message() {
+    fn a_link_is_identified_by_its_url_and_needs_no_message_id() {
         let from_text = take(&json!({"text": "see https://Example.com/a?utm_source=x#y"}));
         let given = take(&json!({"text": "see", "source": {"url": "https://example.com/a?utm_source=x"}}));
         for taken in [&from_text, &given] {
@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_caller_says_it_is_wins() {
+    fn the_content_type_that_the_caller_gives_is_used() {
         let source = json!({"chat_id": 1, "message_id": 2, "url": "https://example.com/"});
         let thought = take(&json!({"text": "https://other.example", "content_type": "thought", "source": source}));
         assert_eq!(thought.keys.primary.as_deref(), Some("tg:1:2"));
@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn the_time_of_a_message_is_as_telegram_or_a_person_writes_it() {
+    fn the_time_of_a_message_is_read_in_unix_seconds_and_in_rfc3339() {
         let at = |source: Value| take(&json!({"text": "https://example.com", "source": source})).entry.source.time();
         let expected = Timestamp::parse("2025-07-01T04:00:00Z");
         assert_eq!(at(json!({"date": 1_751_342_400})), expected);
@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn invalid_input_names_its_fields() {
+    fn invalid_fields_are_refused_by_name() {
         use FieldProblem::{Conflicting, Malformed, Missing, NotAllowed, OutOfRange, Unknown, WrongType};
         let source = json!({"chat_id": 1, "message_id": 2});
         let cases = [

@@ -120,14 +120,14 @@ mod tests {
     }
 
     #[test]
-    fn a_deployment_begins_outside_of_test_mode() {
+    fn a_new_deployment_is_not_in_test_mode() {
         let row: TestModeRow = serde_json::from_value(json!({"flips": 0})).expect("a row");
         assert_eq!(row, TestModeRow::default());
         assert_eq!((row.is_test_mode(), row.schema()), (false, Schema::Pkm));
     }
 
     #[test]
-    fn toggles_end_where_arithmetic_says() {
+    fn an_odd_number_of_toggles_turns_test_mode_on() {
         let mut row = TestModeRow::default();
         for count in 1..=1_001_u64 {
             row = row.flipped(&format!("r{count}"), now());
@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn setting_what_is_so_already_changes_nothing() {
+    fn setting_the_current_mode_again_changes_nothing() {
         let row = TestModeRow::default();
         assert_eq!(row.set(false, "a", now()), Next::Stop(()));
         let Next::Commit(on, ()) = row.set(true, "a", now()) else { panic!("not changed") };
@@ -146,18 +146,18 @@ mod tests {
         assert_eq!(on.set(true, "b", now()), Next::Stop(()));
         let Next::Commit(off, ()) = on.set(false, "b", now()) else { panic!("not changed") };
         assert!(!off.is_test_mode());
-        assert_eq!(off.set(true, "a", now()), Next::Stop(()), "this same request has set it before");
+        assert_eq!(off.set(true, "a", now()), Next::Stop(()), "the same request has already set the mode");
     }
 
     #[test]
-    fn a_flip_whose_reply_was_lost_is_known_with_what_it_did() {
+    fn a_toggle_whose_reply_was_lost_is_found_with_its_result() {
         let row = TestModeRow::default().flipped("a", now()).flipped("b", now()).flipped("c", now());
         let modes = ["a", "b", "c", "d"].map(|token| row.mode_after(token));
         assert_eq!(modes, [Some(true), Some(false), Some(true), None]);
     }
 
     #[test]
-    fn the_mode_is_set_by_its_name() {
+    fn the_mode_is_read_only_from_its_boolean_field() {
         let read = |body: Value| {
             let read = read_test_mode(body.as_object().expect("an object"));
             read.map_err(|errors| errors.into_iter().map(|error| (error.field, error.code)).collect::<Vec<_>>())

@@ -67,7 +67,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_text_has_one_form() {
+    fn all_spellings_of_a_text_normalize_to_one_form() {
         let cases = [
             ("a\r\nb\rc", "a\nb\nc"),
             ("\u{feff} a \t\n\n b  ", "a\n\n b"),
@@ -77,13 +77,13 @@ mod tests {
         ];
         for (text, clean) in cases {
             assert_eq!(clean_text(text), clean, "{text:?}");
-            assert_eq!(clean_text(clean), clean, "{clean:?} is its own form");
+            assert_eq!(clean_text(clean), clean, "{clean:?} is already clean");
         }
         assert_eq!(one_line(" a\r\n\tb\u{0}  c "), "a b c");
     }
 
     #[test]
-    fn a_clean_text_is_never_longer_and_its_own_form() {
+    fn a_clean_text_is_never_longer_and_cleaning_twice_changes_nothing() {
         let parts = ["\r", "\n", "\t", " ", "a", "\u{85}", "\u{2028}", "\u{feff}", "\u{0}", "é", "\u{b}"];
         let mut dice = fastrand::Rng::with_seed(13);
         for _ in 0..20_000 {
@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn a_newsletter_is_known_by_its_footer() {
+    fn a_newsletter_is_recognized_by_its_footer() {
         for text in [
             "News\n\nUnsubscribe: https://example.com/u/1",
             "News\n\n[Unsubscribe](https://example.com/u/1)",

@@ -82,10 +82,10 @@ mod tests {
     use crate::ingest::mail::sha256;
 
     #[test]
-    fn the_first_list_stays_as_it_is() {
+    fn the_tracking_list_of_version_1_does_not_change() {
         assert_eq!((TRACKING.version, TRACKING.prefixes), (1, ["utm_"].as_slice()));
         let golden = "1fc894b4ebf3410cd122cc748f3fda251f08a694105b3fce685595912318d4ba";
-        assert_eq!(sha256(&TRACKING.names.join(",")), golden, "another list is another version");
+        assert_eq!(sha256(&TRACKING.names.join(",")), golden, "a changed list needs a new version");
         let mut names = TRACKING.names.to_vec();
         names.sort_unstable();
         names.dedup();
@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn what_only_looks_like_tracking_is_kept() {
+    fn parameters_that_only_resemble_tracking_are_kept() {
         for name in ["utm_source", "UTM_Campaign", "utm_anything", "fbclid", "FBCLID", "_hsEnc", "ref_src"] {
             assert!(TRACKING.has(name), "{name}");
         }

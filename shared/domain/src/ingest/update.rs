@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_source_time_or_with_the_same_nothing_is_stale() {
+    fn an_input_without_a_source_time_or_with_the_stored_one_is_not_stale() {
         for (stored, comes) in [(at(10), at(10)), (at(10), None), (None, at(1)), (None, None)] {
             let mut table = Table::default();
             table.insert(&asked("p", "", "old", stored), &updating());
@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn the_source_time_counts_even_if_the_policy_does_not_let_the_source_change() {
+    fn the_source_time_counts_even_if_the_policy_does_not_update_the_source() {
         let texts = PolicyRow { update_fields: Some(vec![Column::CleanText]), ..updating() };
         let mut table = Table::default();
         table.insert(&asked("p", "", "first", at(10)), &texts);
@@ -145,18 +145,18 @@ mod tests {
     }
 
     #[test]
-    fn a_mail_of_a_clock_that_was_ahead_does_not_come_back_over_what_replaced_it() {
+    fn a_replaced_email_from_a_fast_clock_does_not_overwrite_the_newer_one() {
         let mut table = Table::default();
         mail(&mut table, "a", 0, 60);
         let newer = mail(&mut table, "b", 10, 10);
-        assert_eq!((newer.action, newer.row.entry.clean_text.as_str()), (Action::Updated, "b"), "it came later");
+        assert_eq!((newer.action, newer.row.entry.clean_text.as_str()), (Action::Updated, "b"), "b came later");
         let again = mail(&mut table, "a", 20, 60);
         assert_eq!((again.action, again.reason), (Action::Skipped, Some(Reason::Stale)));
         assert_eq!(again.row, newer.row);
     }
 
     #[test]
-    fn a_mail_of_a_clock_that_is_ahead_changes_nothing_when_it_comes_again() {
+    fn a_repeated_email_from_a_fast_clock_changes_nothing() {
         let mut table = Table::default();
         let first = mail(&mut table, "a", 0, 60).row;
         for minute in [5, 60, 90] {
@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn a_backfill_that_is_run_again_in_any_order_leaves_the_newest() {
+    fn a_repeated_backfill_in_any_order_keeps_the_newest_email() {
         for orders in [[("a", 60), ("b", 10)], [("b", 10), ("a", 60)]] {
             let mut table = Table::default();
             mail(&mut table, "a", 0, 60);
@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn inputs_that_were_seen_change_nothing_in_any_order_and_number() {
+    fn repeated_inputs_change_nothing_in_any_order_and_number() {
         let mut dice = fastrand::Rng::with_seed(43);
         for round in 0..1_000 {
             let mut table = Table::default();
@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn what_never_changes_does_not() {
+    fn an_update_keeps_the_id_the_keys_and_the_creation_time() {
         let mut table = Table::default();
         let before = table.insert(&asked("p", "s", "old", None), &updating()).row;
         let after = table.insert(&asked("p", "s", "new", at(5)), &updating()).row;
@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn an_edit_moves_its_secondary_key() {
+    fn an_edit_changes_the_secondary_key_and_frees_the_old_one() {
         let mut table = Table::default();
         let x = table.insert(&asked("p", "s", "x", None), &updating()).row;
         let moved = table.insert(&asked("p", "t", "x", None), &updating());
@@ -242,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn an_edit_to_a_secondary_that_another_has_leaves_it_without_one_until_that_is_free() {
+    fn an_edit_gets_an_occupied_secondary_key_only_when_it_becomes_free() {
         let mut table = Table::default();
         let x = table.insert(&asked("p", "s", "x", None), &updating()).row;
         let y = table.insert(&asked("q", "t", "y", None), &updating()).row;
@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn a_secondary_that_the_input_does_not_say_stays() {
+    fn a_secondary_key_that_the_input_leaves_out_is_kept() {
         let mut table = Table::default();
         table.insert(&asked("p", "s", "x", None), &updating());
         let after = table.insert(&asked("p", "", "y", None), &updating()).row;
@@ -266,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn an_entry_that_lives_in_its_secondarys_slot_stays_there_when_the_key_moves() {
+    fn an_entry_stored_under_its_secondary_key_keeps_its_id_when_that_key_changes() {
         let mut table = Table::default();
         let x = table.insert(&asked("", "s", "x", None), &updating()).row;
         table.insert(&asked("p", "s", "x", None), &updating());
@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn metadata_cannot_grow_without_end() {
+    fn merged_metadata_that_is_too_large_is_refused() {
         let mut table = Table::default();
         let with = |name: &str| {
             let mut insertion = asked("p", "", "x", None);

@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn invalid_input_names_its_fields() {
+    fn invalid_fields_are_refused_by_name() {
         let cases = [
             (json!({}), vec![("client_id", FieldProblem::Missing), ("intent_type", FieldProblem::Missing)]),
             (
@@ -251,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn what_may_have_expired_cannot_be_asked_for() {
+    fn a_time_whose_intents_may_have_expired_is_refused() {
         let nudge = |at: Timestamp| json!({"client_id": CLIENT, "intent_type": "reactivation_nudge", "at": at});
         let oldest = now().plus_days(-23).plus_ms(1);
         assert!(read(&nudge(oldest)).is_ok());
@@ -264,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rolling_window_takes_no_time_that_lies_back() {
+    fn a_rolling_window_refuses_a_time_in_the_past() {
         let types = IntentTypes::with_options(r#"{"reactivation_nudge": {"window": "rolling"}}"#).expect("options");
         let ask = |ms: i64| {
             let body = json!({"client_id": CLIENT, "intent_type": "reactivation_nudge", "at": now().plus_ms(ms)});

@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn another_holder_is_blocked_and_gets_the_holder_and_the_end_of_the_window() {
+    fn another_holder_is_blocked_and_sees_the_current_holder_and_the_window_end() {
         let first = hold("{}", "a", "2026-03-10T12:00:00Z", "h");
         let second = hold("{}", "b", "2026-03-10T12:00:01Z", "h");
         let CheckDecision::Blocked(answer) = answer_conflict(&second, &Conflict::from(&first.row)) else {
@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn over_the_edge_of_a_bucket_the_guard_answers_its_own_holder_as_before() {
+    fn in_the_next_bucket_the_guard_repeats_its_answer_to_its_own_holder() {
         let rolling = r#"{"reactivation_nudge": {"window": "rolling"}}"#;
         let first = hold(rolling, "a", "2026-03-14T23:59:00Z", "h");
         let again = hold(rolling, "a", "2026-03-15T00:01:00Z", "h");

@@ -37,7 +37,7 @@ mod tests {
     use crate::access::PresentedKey;
 
     #[test]
-    fn one_key_from_two_callers_is_two_holders() {
+    fn the_same_key_from_two_callers_is_two_holders() {
         let key = IdempotencyKey::parse("order-77").expect("a key");
         let holder =
             |secret| Holder::IdempotencyKey { caller: PresentedKey::of(secret).id, key: key.clone() }.to_string();

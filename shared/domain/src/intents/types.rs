@@ -112,7 +112,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_ten_types_have_the_windows_and_references_of_the_table() {
+    fn the_ten_intent_types_have_their_specified_windows_and_references() {
         let types = IntentTypes::with_options("{}").expect("built in");
         let table: Vec<_> =
             types.0.values().map(|t| (t.name.as_str(), t.reference_field.as_deref(), t.window_days)).collect();
@@ -142,14 +142,14 @@ mod tests {
     }
 
     #[test]
-    fn an_unknown_type_is_named_with_those_there_are() {
+    fn the_error_for_an_unknown_type_lists_the_known_types() {
         let error = IntentTypes::with_options(r#"{"my_campaign": {}}"#).expect_err("unknown").to_string();
         let begins = "there is no intent type `my_campaign`; the types are discovery_first_touch, discovery_followup, ";
         assert!(error.starts_with(begins) && error.ends_with("shift_reminder"), "{error}");
     }
 
     #[test]
-    fn options_that_name_nothing_are_refused() {
+    fn unknown_or_invalid_options_are_refused() {
         for options in [
             "",
             "[]",

@@ -81,7 +81,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_file_is_read_to_its_end_before_it_is_taken() {
+    fn a_file_is_read_to_its_end_before_it_is_accepted() {
         let check = |file: &[u8]| check_file(file, &ImportOptions::default());
         let checked = check(b"sep=;\nnome;email\nAna;a@b.co\n\nZe;nobody\nAna;a@b.co\n").expect("read");
         assert_eq!((checked.rows, checked.format.email, checked.format.start.next_line), (3, 1, 3));
@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn every_problem_of_a_file_has_a_sentence_of_its_own() {
+    fn every_problem_of_a_file_has_a_distinct_message() {
         let sentence = |problem: &FileProblem| file_error(UnreadableFile { line: 7, problem: *problem }).detail;
         let mut all: Vec<_> = FileProblem::ALL.iter().map(sentence).collect();
         assert!(all.iter().all(|text| text.starts_with("line 7: ") || text.starts_with("the file ")), "{all:?}");

@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn content_is_stored_and_read_back_as_it_was() {
+    fn content_is_stored_and_read_back_unchanged() {
         let body = with("list", json!(" Clientes "));
         let read = ContentRequest::read(body.as_object().expect("an object")).expect("read");
         assert_eq!((read.list.as_deref(), read.unsubscribe), (Some("Clientes"), None));
@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn no_content_waits_and_half_of_it_is_refused() {
+    fn content_may_be_absent_but_incomplete_content_is_refused() {
         use FieldProblem::Missing;
         assert_eq!(optional(&json!({})), Ok(None));
         assert_eq!(optional(&json!({"subject": null})), Ok(None));
@@ -264,15 +264,15 @@ mod tests {
             let found: Vec<_> = errors.iter().map(|error| (error.field.as_str(), error.code)).collect();
             assert_eq!(found, missing.into_iter().map(|field| (field, Missing)).collect::<Vec<_>>(), "{half}");
         }
-        assert_eq!(refusals(&json!({})).len(), 3, "a PUT brings content");
+        assert_eq!(refusals(&json!({})).len(), 3, "a PUT must have content");
         for alone in ["html", "text"] {
             let other = if alone == "html" { "text" } else { "html" };
-            assert!(optional(&with(other, Value::Null)).is_ok(), "{alone} alone is fine");
+            assert!(optional(&with(other, Value::Null)).is_ok(), "{alone} alone is accepted");
         }
     }
 
     #[test]
-    fn what_is_wrong_is_refused_by_its_field() {
+    fn invalid_fields_are_refused_by_name() {
         use FieldProblem::{Malformed, Missing, OutOfRange, Unknown, WrongType};
         for (field, value, code) in [
             ("subject", json!("a\r\nBcc: x@y.co"), Malformed),
@@ -313,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn content_is_prepared_once_and_rendered_for_each() {
+    fn content_is_prepared_once_and_rendered_for_each_recipient() {
         let content = optional(&whole()).expect("read").expect("content");
         let prepared = Prepared::of(&content).expect("templates");
         for (name, html) in [("Zé & Cia", "<p>Zé &amp; Cia</p>"), ("Ana", "<p>Ana</p>")] {
@@ -327,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn a_row_that_would_fill_the_memory_is_not_rendered() {
+    fn a_row_whose_rendered_content_is_too_large_is_refused() {
         let text = "{{x}}".repeat(30_000);
         let content = optional(&with("text", json!(text))).expect("read").expect("content");
         let prepared = Prepared::of(&content).expect("templates");
@@ -337,7 +337,7 @@ mod tests {
     }
 
     #[test]
-    fn a_list_is_named_or_the_senders() {
+    fn the_default_list_is_the_address_of_the_sender() {
         assert_eq!(list_of(Some(" Clientes "), Some("a@b.co")).as_deref(), Some("Clientes"));
         for from in ["Loja <Loja@X.co>", "loja@x.co", "\"Loja, a\" <LOJA@x.co>"] {
             assert_eq!(list_of(None, Some(from)).as_deref(), Some("loja@x.co"), "{from}");

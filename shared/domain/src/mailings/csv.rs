@@ -114,7 +114,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn fields_are_cut_as_spreadsheets_write_them() {
+    fn fields_are_split_as_spreadsheets_write_them() {
         let cases: [(&str, &[&str]); 9] = [
             ("a,b,c", &["a", "b", "c"]),
             ("", &[""]),
@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn half_a_character_is_no_separator() {
+    fn half_of_a_utf16_character_is_not_a_separator() {
         // U+2C0A and U+0A2C each contain the byte of a comma and that of a line end.
         let text: Vec<u8> = "\u{2c0a}\u{a2c},b\n".encode_utf16().flat_map(u16::to_le_bytes).collect();
         assert_eq!(record_end(&text, Encoding::Utf16Le, ',', true), End::At { text: 8, whole: 10 });

@@ -67,7 +67,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_mark_is_right_whatever_was_asked_for() {
+    fn a_byte_order_mark_overrides_the_requested_encoding() {
         assert_eq!(Encoding::of(b"\xef\xbb\xbfa", Some(Encoding::Latin1)), (Encoding::Utf8, 3));
         assert_eq!(Encoding::of(b"\xff\xfea\0", None), (Encoding::Utf16Le, 2));
         assert_eq!(Encoding::of(b"\xfe\xff\0a", None), (Encoding::Utf16Be, 2));
@@ -76,7 +76,7 @@ mod tests {
     }
 
     #[test]
-    fn text_is_read_in_each_encoding_and_mistaken_for_none() {
+    fn text_is_decoded_in_each_encoding_and_invalid_bytes_are_refused() {
         assert_eq!(Encoding::Utf8.decode("ação".as_bytes()).as_deref(), Ok("ação"));
         assert_eq!(Encoding::Utf8.decode(b"a\xe7\xe3o"), Err(FileProblem::NotUtf8));
         assert_eq!(Encoding::Latin1.decode(b"a\xe7\xe3o \x80\x9f").as_deref(), Ok("ação €Ÿ"));

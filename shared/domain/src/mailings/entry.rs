@@ -12,16 +12,22 @@ use crate::time::Timestamp;
 codes! {
     #[derive(Default)]
     EntryState {
+        /// To be sent.
         #[default]
         Pending = "PENDING",
+        /// An attempt is under way.
         Sending = "SENDING",
+        /// The provider accepted it.
         Sent = "SENT",
+        /// It was not sent and will not be sent, unless an operator orders it.
         Failed = "FAILED",
         /// A row of the file that is not a valid recipient.
         Invalid = "INVALID",
         /// The attempt may or may not have been sent.
         Unknown = "UNKNOWN",
+        /// The address is on the suppression list, or unsubscribed from the list.
         Suppressed = "SUPPRESSED",
+        /// Its mailing was canceled before it was sent, or the file of the mailing cannot be read.
         Canceled = "CANCELED",
     }
 }
@@ -190,11 +196,11 @@ mod tests {
     }
 
     #[test]
-    fn a_sub_batch_honours_pause_cancel_and_suppression() {
+    fn the_next_step_of_an_entry_follows_pause_cancel_and_suppression() {
         let next = |mailing, suppressed| next_of_entry(&delivery(State::Queued), mailing, suppressed, NOW);
         assert_eq!(next(MailingState::Paused, false), EntryNext::Leave);
         assert_eq!(next(MailingState::Canceled, true), EntryNext::Cancel);
-        assert_eq!(next(MailingState::Failed, false), EntryNext::Cancel, "its file proved bad");
+        assert_eq!(next(MailingState::Failed, false), EntryNext::Cancel, "the file of the mailing is invalid");
         assert_eq!(next(MailingState::Processing, true), EntryNext::Suppress);
         assert_eq!(next(MailingState::Processing, false), EntryNext::Claim { attempt: 3 });
         assert_eq!(next(MailingState::Queued, false), EntryNext::Leave, "nothing is sent before the mailing is begun");
@@ -231,14 +237,14 @@ mod tests {
     }
 
     #[test]
-    fn an_entry_whose_sender_is_held_can_be_sent_as_soon_as_its_mailing_goes_on() {
+    fn an_entry_with_a_sending_hold_can_be_sent_as_soon_as_its_mailing_resumes() {
         let held = Outcome::Held { why: SendingHold::NotAuthorized };
         let verdict = entry(State::Sending, 2).verdict(held, NOW, 0);
         assert_eq!(verdict, Verdict::Again { why: Again::Throttled, code: "not_authorized", not_before: NOW });
     }
 
     #[test]
-    fn an_outcome_leads_to_the_state_that_callers_see() {
+    fn each_outcome_leads_to_the_entry_state_that_callers_see() {
         let transient = || Outcome::Transient { code: "not_connected" };
         for (attempt, outcome, state) in [
             (2, Outcome::Sent { provider_id: "x".into() }, EntryState::Sent),
@@ -256,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn a_state_is_stored_as_that_of_any_delivery() {
+    fn the_state_of_an_entry_is_stored_as_a_delivery_state() {
         for state in EntryState::ALL.iter().copied() {
             assert_eq!(EntryState::of_stored(state.stored()), Some(state));
         }

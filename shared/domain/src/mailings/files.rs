@@ -30,7 +30,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_object_has_no_key_that_a_request_could_choose() {
+    fn a_request_cannot_choose_the_key_of_an_object() {
         let id = MailingId::of("monthly.csv", 0);
         assert_eq!(inline_object(&id, "../a b?"), format!("mailings/inline/{id}/ab.csv"));
     }

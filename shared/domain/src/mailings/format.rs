@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn the_header_says_where_the_address_is() {
+    fn the_column_of_the_address_is_found_in_the_header() {
         for (file, separator, email, line) in [
             ("Nome,E-Mail\nAna,a@b.co", Separator::Comma, 1, 2),
             ("\u{feff}email\r\na@b.co", Separator::Comma, 0, 2),
@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn addresses_alone_need_no_header() {
+    fn a_file_with_only_addresses_needs_no_header() {
         let format = detect("\na@b.co\nc@d.co").expect("a format");
         assert_eq!((format.columns.as_slice(), format.start.next_line), (["email".to_owned()].as_slice(), 2));
         assert_eq!(format.start.next_byte, 1);
@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn a_first_line_for_spreadsheets_names_the_separator_and_is_no_row() {
+    fn a_sep_line_for_spreadsheets_names_the_separator_and_is_not_a_row() {
         for (file, separator, line) in [
             ("sep=;\r\nemail;nome, sobrenome\r\n", Separator::Semicolon, 3),
             ("SEP=,\nnome,email\n", Separator::Comma, 3),
@@ -253,14 +253,14 @@ mod tests {
             let format = Format::detect(&utf16, true, &ImportOptions::default()).expect(file);
             assert_eq!((format.separator, format.start.next_line), (separator, line), "{file:?} in UTF-16");
         }
-        assert_eq!(detect("sep=;\nnome,email\n"), Err(FileProblem::NoEmailColumn), "what is said is believed");
+        assert_eq!(detect("sep=;\nnome,email\n"), Err(FileProblem::NoEmailColumn), "the sep line decides");
         assert_eq!(detect("sep=|\nnome,email\n"), Err(FileProblem::NoEmailColumn));
         assert_eq!(detect("sep=;\nsep=;\nnome;email\n"), Err(FileProblem::NoEmailColumn));
         assert_eq!(detect("sep=;\n\n"), Err(FileProblem::Empty));
     }
 
     #[test]
-    fn the_caller_may_name_the_column() {
+    fn the_caller_may_name_the_column_of_the_address() {
         let options = ImportOptions { email_column: Some("Contato ".to_owned()), encoding: None };
         let format = Format::detect(b"email;contato\n", true, &options).expect("a format");
         assert_eq!((format.separator, format.email), (Separator::Semicolon, 1));
@@ -268,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_is_no_list_is_refused_with_its_reason() {
+    fn a_file_that_is_not_a_list_is_refused_with_its_reason() {
         let many = format!("email{}", ",x".repeat(MOST_COLUMNS));
         let long = "x".repeat(LONGEST_RECORD + 1);
         for (file, problem) in [

@@ -142,27 +142,27 @@ mod tests {
     }
 
     #[test]
-    fn the_same_name_is_the_same_mailing() {
+    fn the_same_file_name_gives_the_same_mailing_id() {
         assert_eq!(MailingId::of("monthly.csv", 0), mailing());
         assert_ne!(MailingId::of("Monthly.csv", 0), mailing());
-        assert_ne!(MailingId::of("monthly.csv", 1), mailing(), "a bad file gave the name free");
+        assert_ne!(MailingId::of("monthly.csv", 1), mailing(), "the name of an invalid file can be used again");
         assert_eq!(MailingId::parse(mailing().as_str()), Some(mailing()));
         assert_eq!(MailingId::parse("mlg_7"), None);
     }
 
     #[test]
-    fn an_entry_is_found_by_its_tag() {
+    fn an_entry_id_is_parsed_from_its_tag() {
         let id = MailingEntryId::of(&mailing(), "a@b.co", 99);
         let tag = id.to_string();
         assert_eq!(MailingEntryId::parse(&tag), Some(id));
-        assert!(tag.len() <= 256 && tag.bytes().all(|b| b.is_ascii_alphanumeric() || b"-_".contains(&b)), "SES");
+        assert!(tag.len() <= 256 && tag.bytes().all(|b| b.is_ascii_alphanumeric() || b"-_".contains(&b)), "{tag}");
         for text in ["", "msg_1", &tag[1..], &format!("{tag}-"), &tag.replacen('-', "-+", 1)] {
             assert_eq!(MailingEntryId::parse(text), None, "{text}");
         }
     }
 
     #[test]
-    fn recipients_are_spread_evenly() {
+    fn recipients_are_spread_evenly_over_the_shards() {
         let mut counts = [0_u32; 99];
         for n in 0..99_000 {
             counts[MailingEntryId::of(&mailing(), &format!("user{n}@example.com"), 99).shard as usize] += 1;
@@ -172,25 +172,25 @@ mod tests {
     }
 
     #[test]
-    fn a_file_has_between_one_shard_and_as_many_as_one_write_makes() {
+    fn the_size_of_a_file_gives_it_between_1_and_99_shards() {
         assert_eq!([0, 1, 64 * 1024, 64 * 1024 + 1, 1 << 40].map(shards_of), [1, 1, 1, 2, 99]);
         assert_eq!(shards_of(u64::MAX), 99);
         assert_eq!((shard_of_line(100, 99), shard_of_line(5, 0)), (1, 0));
     }
 
     #[test]
-    fn a_file_name_is_a_name() {
+    fn a_file_name_loses_its_path_and_must_not_be_blank() {
         let named = |text| file_name(text).expect("a name");
         assert_eq!(named("C:\\fakepath\\monthly.csv "), "monthly.csv");
         assert_eq!(named("a/b/lista de março.csv"), "lista de março.csv");
-        assert_eq!(named("relato\u{301}rio.csv"), "relato\u{301}rio.csv", "people read it as it was given");
+        assert_eq!(named("relato\u{301}rio.csv"), "relato\u{301}rio.csv", "the name is shown as it was given");
         for text in ["", " ", "a/", "\u{200b} \u{feff}", "a\nb.csv", "a\0.csv", &"a".repeat(256)] {
             assert!(file_name(text).is_err(), "{text:?}");
         }
     }
 
     #[test]
-    fn two_names_that_look_the_same_are_one_mailing() {
+    fn two_file_names_that_look_the_same_are_one_mailing() {
         for same in ["relato\u{301}rio.csv", "\u{feff}relatório.csv", "rela\u{200b}tório\u{ad}.csv"] {
             assert_eq!(MailingId::of(same, 1), MailingId::of("relatório.csv", 1), "{same:?}");
             assert_eq!(keys::mailing_name(same), keys::mailing_name("relatório.csv"), "{same:?}");
@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn the_same_name_with_other_content_is_reported_or_refused() {
+    fn the_same_file_name_with_other_content_is_reported_or_refused() {
         let (october, november) = (content_hash(b"a@b.co"), content_hash(b"c@d.co"));
         let (october, november) = (Some(october.as_str()), Some(november.as_str()));
         for (stored, asked, mode, judged) in [
@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn a_replay_knows_its_own_rows_from_duplicates() {
+    fn a_replay_distinguishes_its_own_rows_from_duplicates() {
         assert_eq!(duplicate_of(None, 3), None);
         assert_eq!(duplicate_of(Some(3), 3), None);
         assert_eq!(duplicate_of(Some(1), 3), Some(1));

@@ -17,12 +17,15 @@ codes! {
         Pending = "PENDING",
         /// Its shards are being enqueued.
         Queued = "QUEUED",
+        /// Its mails are being sent.
         Processing = "PROCESSING",
         /// Every entry is settled; the counts prove it.
         Completed = "COMPLETED",
         /// Its file could not be read.
         Failed = "FAILED",
+        /// An operator paused it, or it paused itself for the reason in `paused_for`.
         Paused = "PAUSED",
+        /// An operator canceled it.
         Canceled = "CANCELED",
     }
 }
@@ -224,7 +227,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_mailing_goes_from_upload_to_the_end() {
+    fn each_event_moves_a_mailing_to_its_next_state() {
         use MailingEvent as E;
         use MailingState::{Canceled, Completed, Failed, Paused, Pending, Processing, Queued};
         for (state, event, ready, moved) in [
@@ -257,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn what_happens_twice_changes_nothing_the_second_time() {
+    fn a_repeated_event_changes_nothing() {
         use MailingEvent as E;
         let events =
             [E::Ready, E::Begun, E::Finished, E::Unreadable, E::Pause, E::Resume, E::Cancel, E::Reopened, E::Abandoned];
@@ -270,13 +273,13 @@ mod tests {
             }
             let nothing_moves = |event| !matches!(move_mailing(state, event, true), Move::To(_));
             if matches!(state, MailingState::Canceled | MailingState::Failed) {
-                assert!(events.into_iter().all(nothing_moves), "{state} is the end");
+                assert!(events.into_iter().all(nothing_moves), "{state} is a final state");
             }
         }
     }
 
     #[test]
-    fn a_mailing_is_complete_when_counts_prove_it() {
+    fn a_mailing_is_complete_when_its_counts_match() {
         let mut one = EntryCounts::default();
         for state in [EntryState::Sent, EntryState::Unknown, EntryState::Invalid] {
             one.add(state);
@@ -290,7 +293,7 @@ mod tests {
         assert_eq!(
             completion(2, &[(0, one), (1, two)], None),
             Completion::Complete([one, two].into_iter().sum()),
-            "the number is unknown"
+            "the number of imported rows is unknown"
         );
         assert_eq!(completion(2, &[(0, one)], None), Completion::Open(vec![1]));
         let mut every = EntryCounts::default();

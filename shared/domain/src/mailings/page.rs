@@ -77,7 +77,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_page_is_whole_in_itself() {
+    fn a_page_loads_no_other_resources() {
         for (language, tag) in [(Language::Pt, "pt-BR"), (Language::En, "en")] {
             let pages = [ask_page(language, "x"), done_page(language, "x"), unknown_page(language)];
             for page in &pages {
@@ -88,13 +88,13 @@ mod tests {
                 }
             }
             let forms = pages.map(|page| page.matches("<form method=\"post\"><button type=\"submit\">").count());
-            assert_eq!(forms, [1, 0, 0], "only the question has something to press");
+            assert_eq!(forms, [1, 0, 0], "only the page with the question has a button");
         }
         assert!(ask_page(Language::Pt, "x").contains("Deseja parar") && ask_page(Language::En, "x").contains("Do you"));
     }
 
     #[test]
-    fn the_name_of_a_list_is_text() {
+    fn the_name_of_a_list_is_escaped() {
         for page in [ask_page(Language::Pt, "<b>\"A\" & 'B'"), done_page(Language::En, "<b>\"A\" & 'B'")] {
             assert!(page.contains("<bdi>&lt;b&gt;&quot;A&quot; &amp; &#39;B&#39;</bdi>"), "{page}");
         }

@@ -57,7 +57,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_address_has_one_form_however_it_was_typed() {
+    fn all_spellings_of_an_address_normalize_to_one_form() {
         let cases = [
             ("User@Example.com", "user@example.com"),
             ("\u{feff}a@b.co", "a@b.co"),
@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn random_text_never_panics_and_a_form_is_its_own_form() {
+    fn random_text_never_panics_and_normalizing_twice_changes_nothing() {
         let alphabet: Vec<char> = "aZ09@@..-+_ \"'\r\n\0éß😀\u{feff}\u{200b}。％%x".chars().collect();
         let mut dice = fastrand::Rng::with_seed(7);
         for _ in 0..30_000 {

@@ -67,7 +67,7 @@ mod tests {
     use crate::mailings::csv::fields;
 
     #[test]
-    fn a_report_is_a_table_with_a_sentence_in_each_row() {
+    fn a_report_is_a_csv_file_with_an_explanation_in_each_row() {
         let lines = [LineRow::invalid(3, RowProblem::EmailMissing), LineRow::duplicate(7, 2)];
         assert_eq!(
             csv(&lines),
@@ -80,7 +80,7 @@ mod tests {
     }
 
     #[test]
-    fn every_reason_has_a_sentence_of_its_own() {
+    fn every_row_problem_has_a_distinct_explanation() {
         let mut all: Vec<_> = RowProblem::ALL.iter().map(|problem| LineRow::invalid(1, *problem).detail()).collect();
         assert!(all.iter().all(|sentence| !sentence.is_empty()));
         all.sort_unstable();
@@ -90,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn no_cell_is_a_formula() {
+    fn a_cell_that_would_be_a_formula_is_escaped() {
         for (text, written) in [
             ("", ""),
             ("Ana", "Ana"),
@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_read_back() {
+    fn a_written_cell_is_read_back() {
         let alphabet: Vec<char> = "a \"',;\t\r\n=+-@＝é".chars().collect();
         let mut dice = fastrand::Rng::with_seed(3);
         for _ in 0..5_000 {

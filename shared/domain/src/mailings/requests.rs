@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn variables_are_known_by_the_names_of_columns() {
+    fn the_names_of_variables_are_normalized_like_column_names() {
         let body = object(json!({"to": " A@B.co ", "variables": {" Nome ": "Ana"}}));
         let asked = TestRequest::read(&body).expect("fits");
         assert_eq!((asked.to.as_str(), asked.variables.get("nome").map(String::as_str)), ("a@b.co", Some("Ana")));
@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_named() {
+    fn each_invalid_field_is_named() {
         let errors = TestRequest::read(&object(json!({"to": "x", "variables": {"a": 1}, "y": 1}))).expect_err("unfit");
         let fields: Vec<_> = errors.iter().map(|error| error.field.as_str()).collect();
         assert_eq!(fields, ["to", "variables", "y"]);

@@ -70,10 +70,15 @@ pub struct FileRow {
 
 codes! {
     ImportState {
+        /// The file was not uploaded yet.
         AwaitingUpload = "AWAITING_UPLOAD",
+        /// It waits for a worker.
         Queued = "QUEUED",
+        /// The file is being read.
         Running = "RUNNING",
+        /// Every row of the file was read.
         Done = "DONE",
+        /// The file cannot be read, or not to its end: see `import.problem`.
         Failed = "FAILED",
     }
 }
@@ -592,9 +597,9 @@ mod tests {
         Some(Lease { lease_owner: "a".into(), lease_epoch: 4, lease_until: 5_000 })
     }
 
-    /// An import is mostly the cost of these rows.
+    /// These rows are most of the cost of an import.
     #[test]
-    fn a_new_entry_stores_no_more_than_it_needs() {
+    fn a_new_entry_stores_only_the_attributes_that_it_needs() {
         let id = MailingEntryId::of(&MailingId::of("a.csv", 0), "a@example.com", 1);
         let variables = BTreeMap::from([("nome".to_owned(), String::new())]);
         let row = MailingEntryRow::new(&id, 7, FileRecipient { email: "a@example.com".into(), variables });
@@ -606,7 +611,7 @@ mod tests {
     }
 
     #[test]
-    fn the_fences_name_what_the_rows_store() {
+    fn the_fences_list_the_attributes_that_the_rows_store() {
         let name = NameRow { file_name: "a.csv".into(), mailing_id: Some(MailingId::of("a.csv", 0)), turn: 2 };
         [&name.released(), &name].into_iter().for_each(assert_fence_holds);
         let mut shard = ShardRow::new(&MailingId::of("a.csv", 0), 7, EntryCounts::default());
@@ -637,7 +642,7 @@ mod tests {
     }
 
     #[test]
-    fn of_a_file_that_was_not_read_to_its_end_what_is_there_counts() {
+    fn an_import_that_stopped_halfway_counts_the_entries_that_exist() {
         let mut progress = ImportProgress { rows: 4, recipients: 2, duplicates: 1, invalid: 1, ..Default::default() };
         progress.correct(&EntryCounts { canceled: 5, invalid: 2, ..EntryCounts::default() });
         assert_eq!((progress.rows, progress.recipients, progress.invalid, progress.entries()), (8, 5, 2, 7));
@@ -663,7 +668,7 @@ mod tests {
     }
 
     #[test]
-    fn a_problem_reads_as_it_was_written() {
+    fn an_import_problem_is_read_back_unchanged() {
         for problem in [
             ImportProblem { line: Some(7), cause: ImportCause::File(FileProblem::QuoteNeverCloses) },
             ImportProblem { line: None, cause: ImportCause::Object(Reason::InputMissing) },

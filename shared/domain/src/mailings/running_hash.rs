@@ -59,7 +59,7 @@ mod tests {
     use crate::mailings::content_hash;
 
     #[test]
-    fn in_pieces_it_is_what_it_is_in_one() {
+    fn the_hash_of_a_file_in_chunks_equals_the_hash_of_the_whole_file() {
         let mut dice = fastrand::Rng::with_seed(5);
         for length in (0..200).chain([4_096, 10_007]) {
             let file: Vec<u8> = (0..length).map(|_| dice.u8(..)).collect();

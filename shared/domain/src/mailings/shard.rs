@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn one_sender_has_a_shard_and_the_next_has_the_next_epoch() {
+    fn one_sender_has_the_lease_of_a_shard_and_the_next_sender_has_the_next_epoch() {
         let take = |state, lease| shard(state, lease).take(1, MailingState::Processing, "b", NOW);
         let taken = |lease_epoch| {
             let lease_until = NOW.plus_ms(LEASE_MS).millis();
@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn an_outdated_job_and_a_shard_that_is_not_enqueued_are_left_alone() {
+    fn a_shard_is_not_taken_by_an_outdated_job_or_while_it_is_not_enqueued() {
         let mut twice = shard(ShardState::Pending, None);
         twice.enqueue(None, None, NOW);
         let take = |shard: &ShardRow, seq| shard.take(seq, MailingState::Processing, "b", NOW).map(drop);
@@ -237,7 +237,7 @@ mod tests {
     fn a_shard_is_finished_when_none_of_its_entries_is_open() {
         let passed = |counts, next_look| {
             let row = shard(ShardState::Processing, Some(lease(9))).passed(counts, next_look, NOW);
-            assert!(!row.is_active() && row.lease.is_some_and(|lease| lease.is_over(NOW)), "the next need not wait");
+            assert!(!row.is_active() && row.lease.is_some_and(|lease| lease.is_over(NOW)), "its lease must be over");
             (row.state, row.due)
         };
         let done = EntryCounts { sent: 3, unknown: 1, ..EntryCounts::default() };
@@ -251,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn a_held_mailing_is_not_begun_and_one_that_is_not_to_be_sent_is_cleared() {
+    fn a_shard_is_not_taken_while_paused_but_is_taken_to_clear_a_canceled_mailing() {
         for (mailing, taken) in [
             (MailingState::Paused, false),
             (MailingState::Failed, true),
@@ -265,12 +265,12 @@ mod tests {
     }
 
     #[test]
-    fn recovery_gives_a_shard_back_once_and_never_a_live_one() {
+    fn recovery_enqueues_a_lost_shard_once_and_never_a_live_one() {
         let lost = shard(ShardState::Processing, Some(lease(-1)));
         let emit_id = |(row, is_stalled): (ShardRow, bool)| (row.work.emit.map(|emit| emit.id), is_stalled);
         let requeued = Some((Some(format!("requeue#{}#07#4", lost.mailing_id)), true));
         assert_eq!(lost.recovered(true, NOW).map(emit_id), requeued);
-        assert_eq!(lost.recovered(true, NOW).map(emit_id), requeued, "the same work, known by the same id");
+        assert_eq!(lost.recovered(true, NOW).map(emit_id), requeued, "the same job has the same id");
         assert_eq!(lost.recovered(false, NOW).map(emit_id), Some((None, true)), "it is not emitted for a sender");
         assert_eq!(shard(ShardState::Processing, Some(lease(1))).recovered(true, NOW), None);
         let finished = shard(ShardState::Finished, Some(lease(-1)));
@@ -292,7 +292,7 @@ mod tests {
         assert!(!abandoned(MailingState::Processing, &[dead[0], (ShardState::Processing, Some(&live))]));
         assert!(
             !abandoned(MailingState::Processing, &[(ShardState::Finished, Some(&over))]),
-            "it only has to be ended"
+            "a mailing with finished shards is not abandoned"
         );
     }
 }

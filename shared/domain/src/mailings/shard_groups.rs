@@ -189,7 +189,7 @@ mod tests {
     /// Simulates workers that sometimes finish a shard and sometimes leave it for later, with
     /// pauses in between.
     #[test]
-    fn each_shard_has_its_turn_and_no_more_than_the_groups_at_a_time() {
+    fn every_shard_is_finished_and_each_group_has_at_most_one_active_shard() {
         let mut dice = fastrand::Rng::with_seed(7);
         for count in [1, 3, 4, 5, 11, 99] {
             let (mut shards, mut now) = ((0..count).map(shard).collect::<Vec<_>>(), NOW);
@@ -197,7 +197,7 @@ mod tests {
             let mut rounds = 0;
             while shards.iter().any(|one| one.state != Finished) {
                 rounds += 1;
-                assert!(rounds < 5_000, "it comes to an end: {count}");
+                assert!(rounds < 5_000, "{count} shards do not finish");
                 let active: Vec<_> = shards.iter().filter(|one| one.is_active()).map(|one| one.shard).collect();
                 assert!((1..=SHARD_GROUPS as usize).contains(&active.len()), "{active:?} at a time");
                 if dice.u8(..8) == 0 {
@@ -223,20 +223,20 @@ mod tests {
     }
 
     #[test]
-    fn a_shard_that_waits_for_a_retry_does_not_hold_up_its_group_and_is_not_forgotten() {
+    fn a_shard_that_waits_for_a_retry_does_not_delay_its_group_and_is_not_lost() {
         let later = NOW.plus_ms(5_000);
         let group = [begun(0, Some(later)), finished(3), shard(6)];
         assert_eq!(next(shard_group(3, &group, NOW)), Some((6, None)));
-        assert_eq!(next(shard_group(3, &group, later)), Some((0, None)), "its time has come");
+        assert_eq!(next(shard_group(3, &group, later)), Some((0, None)), "its retry is due");
         let group = [begun(0, Some(later)), finished(3), begun(6, Some(later.plus_ms(-1)))];
-        assert_eq!(next(shard_group(6, &group, NOW)), Some((6, Some(later.plus_ms(-1)))), "all of them wait");
+        assert_eq!(next(shard_group(6, &group, NOW)), Some((6, Some(later.plus_ms(-1)))), "all shards wait");
         let group = [begun(0, Some(NOW)), handed(3, Processing), shard(6)];
-        assert_eq!(shard_group(0, &group, NOW), ShardGroup::Busy(&group[1]), "the group has one");
+        assert_eq!(shard_group(0, &group, NOW), ShardGroup::Busy(&group[1]), "the group has an active shard");
         assert_eq!(shard_group(0, &[finished(0), finished(3)], NOW), ShardGroup::Finished);
     }
 
     #[test]
-    fn begun_again_a_mailing_has_one_of_each_group() {
+    fn a_resumed_mailing_enqueues_one_shard_of_each_group() {
         let all = [
             finished(0),
             handed(1, Processing),

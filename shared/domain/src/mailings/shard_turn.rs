@@ -61,7 +61,7 @@ mod tests {
     /// shard. The sender renews its lease, and then its call is refused because the account is on
     /// hold.
     #[test]
-    fn a_shard_that_was_enqueued_during_a_turn_is_enqueued_when_it_is_released() {
+    fn a_shard_that_was_enqueued_during_a_turn_stays_enqueued_after_its_release() {
         let mut shard = ShardRow::new(&MailingId::of("a.csv", 0), 0, EntryCounts::default());
         shard.enqueue(None, None, NOW);
         let held = shard.take(1, MailingState::Processing, "a", NOW).expect("a lease");

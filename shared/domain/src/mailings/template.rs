@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn a_value_is_data_wherever_it_lands() {
+    fn a_value_is_escaped_for_its_target_and_is_not_a_template() {
         let name = "<b title=\"x\">Zé & 'Cia'</b>";
         let escaped = "&lt;b title=&quot;x&quot;&gt;Zé &amp; &#39;Cia&#39;&lt;/b&gt;";
         assert_eq!(rendered("<p>{{nome}}</p>", Target::Html, name), format!("<p>{escaped}</p>"));
@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn a_subject_is_one_line_whatever_the_values_hold() {
+    fn a_rendered_subject_is_always_one_line() {
         let name = "Ana\r\nBcc: x@y.co\0\u{2028}\u{85}z";
         assert_eq!(rendered("Oi {{nome}}", Target::Subject, name), "Oi Ana Bcc: x@y.co z");
         assert_eq!(rendered("{{nome}}", Target::Subject, &"é".repeat(1_200)).chars().count(), LONGEST_SUBJECT);
@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn a_broken_template_says_where() {
+    fn the_error_for_a_broken_template_names_its_line() {
         for (text, error) in [
             ("a\n{{nome", TemplateError::NotClosed { line: 2 }),
             ("{{a {{b}}", TemplateError::NotClosed { line: 1 }),

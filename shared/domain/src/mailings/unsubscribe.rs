@@ -58,6 +58,7 @@ codes! {
         OneClick = "one_click",
         /// The button on our page.
         Page = "page",
+        /// An operator added the address.
         Operator = "operator",
     }
 }
@@ -157,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn a_token_is_the_same_every_time_and_leads_to_its_entry() {
+    fn a_token_is_stable_and_identifies_its_entry() {
         assert_eq!(
             token(),
             "mlg_7face19d7d5e1e6f67aa83ba7af0a67c-02-08168cd80dfd534ab0f10af10f1303fe-2fa9c077e594ce61886ea0922505b857"
@@ -167,14 +168,14 @@ mod tests {
     }
 
     #[test]
-    fn a_changed_secret_still_knows_the_links_of_the_old_one() {
+    fn links_of_the_previous_secret_stay_valid_after_a_change() {
         assert!(verify_unsubscribe([b"new".as_slice(), SECRET], &token()).is_some());
         assert_eq!(verify_unsubscribe([b"new".as_slice()], &token()), None);
         assert_eq!(verify_unsubscribe([], &token()), None);
     }
 
     #[test]
-    fn no_other_token_is_taken() {
+    fn an_altered_token_is_refused() {
         let token = token();
         for at in 0..token.len() {
             let mut other = token.clone().into_bytes();
@@ -189,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn a_link_leaves_the_list_for_the_address_and_not_for_the_mailing() {
+    fn a_link_unsubscribes_the_address_from_the_list_and_not_from_the_mailing() {
         let now = Timestamp::from_seconds(0);
         let other = MailingId::of("next.csv", 0);
         let rows = [(mailing(), 99), (other, 3)].map(|(mailing, shards)| {
@@ -201,17 +202,17 @@ mod tests {
         assert_eq!(rows[0].email_hash, MailingEntryId::of(&mailing(), "a@example.com", 1).email_hash);
         let stored = serde_json::to_value(&rows[0]).expect("json");
         assert_eq!((&stored["source"], &stored["mailing_id"]), (&"page".into(), &mailing().as_str().into()));
-        assert!(!stored.to_string().contains("a@example.com"), "the address is nowhere in it");
+        assert!(!stored.to_string().contains("a@example.com"), "the row does not contain the address");
         assert_eq!(serde_json::from_value::<UnsubscribeRow>(stored).expect("read back"), rows[0]);
     }
 
     #[test]
-    fn taken_off_by_hand_it_is_the_same_row_without_a_mailing() {
+    fn an_operator_writes_the_same_unsubscribe_row_without_a_mailing() {
         let note = Some("by telephone".to_owned());
         let row = UnsubscribeRow::by_operator("Clientes".to_owned(), "a@example.com", note, Timestamp::from_seconds(0));
         assert_eq!(row.email_hash, MailingEntryId::of(&mailing(), "a@example.com", 99).email_hash);
         let stored = serde_json::to_value(&row).expect("json");
-        assert!(!stored.to_string().contains("a@example.com"), "the address is nowhere in it");
+        assert!(!stored.to_string().contains("a@example.com"), "the row does not contain the address");
         assert_eq!(serde_json::from_value::<UnsubscribeRow>(stored).expect("read back"), row);
         let shown = serde_json::to_value(row.view(None)).expect("json");
         assert_eq!(
@@ -221,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn the_button_of_a_mail_program_is_distinguished_from_ours() {
+    fn a_one_click_request_is_distinguished_from_the_button_of_our_page() {
         let form = b"--x\r\nContent-Disposition: form-data; name=\"List-Unsubscribe\"\r\n\r\nOne-Click\r\n--x--";
         for (body, source) in [
             (&b"List-Unsubscribe=One-Click"[..], UnsubscribeSource::OneClick),
@@ -234,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn the_headers_are_those_of_one_click() {
+    fn the_headers_are_those_of_one_click_unsubscribe() {
         let [list, post] = unsubscribe_headers("https://api.example.com/", "T");
         assert_eq!(list, ("List-Unsubscribe".to_owned(), "<https://api.example.com/u/T>".to_owned()));
         assert_eq!(post, ("List-Unsubscribe-Post".to_owned(), "List-Unsubscribe=One-Click".to_owned()));

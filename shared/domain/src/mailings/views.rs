@@ -175,18 +175,18 @@ mod tests {
     }
 
     #[test]
-    fn a_rate_is_of_the_present_run_and_not_of_the_pause_before_it() {
+    fn the_rate_counts_only_the_current_sending_run() {
         let run = SendingRun { since: NOW.plus_ms(-10_000), sent: 400, tried: 400 };
         let row = processing(Some(run));
         let counts = EntryCounts { pending: 300, sent: 500, ..EntryCounts::default() };
-        assert_eq!(view(&row, counts), (Some(10.0), Some(30)), "a hundred in ten seconds");
+        assert_eq!(view(&row, counts), (Some(10.0), Some(30)), "a hundred recipients in ten seconds");
         let paused = MailingRow { state: MailingState::Paused, run: None, ..row.clone() };
         assert_eq!(view(&paused, counts), (None, None));
-        assert_eq!(view(&MailingRow { state: MailingState::Queued, ..row }, counts), (None, None), "not begun again");
+        assert_eq!(view(&MailingRow { state: MailingState::Queued, ..row }, counts), (None, None), "not resumed yet");
     }
 
     #[test]
-    fn what_had_failed_and_is_sent_again_counts_in_the_run_that_sends_it() {
+    fn a_recipient_that_is_sent_to_again_counts_in_the_current_sending_run() {
         let run = SendingRun { since: NOW.plus_ms(-10_000), sent: 900, tried: 1_000 };
         let row = processing(Some(run));
         let counts = EntryCounts { pending: 50, sent: 950, ..EntryCounts::default() };

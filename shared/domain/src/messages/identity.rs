@@ -22,7 +22,7 @@ mod tests {
     use crate::access::PresentedKey;
 
     #[test]
-    fn one_key_of_two_callers_is_two_messages() {
+    fn the_same_key_from_two_callers_is_two_messages() {
         let (a, b) = (PresentedKey::of("a").id, PresentedKey::of("b").id);
         assert_eq!(MessageId::of(&a, "order-77"), MessageId::of(&a, "order-77"));
         assert_ne!(MessageId::of(&a, "order-77"), MessageId::of(&b, "order-77"));

@@ -81,7 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn an_entry_is_stored_without_what_it_has_not() {
+    fn absent_fields_of_an_entry_are_not_stored() {
         let entry = LedgerEntry::new(Timestamp::from_seconds(0), Decision::Retry).reason("bot_unauthorized").attempt(2);
         let text = serde_json::to_string(&entry).expect("JSON");
         assert_eq!(text, r#"{"at":"1970-01-01T00:00:00Z","code":"retry","reason":"bot_unauthorized","attempt":2}"#);

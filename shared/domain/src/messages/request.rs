@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn a_message_is_known_by_its_key_or_its_id() {
+    fn a_message_is_identified_by_its_key_or_its_id() {
         let by_header = read(&plain()).expect("fits");
         let by_body = read_with(&with(json!({"id": "order-77"})), None).expect("fits");
         assert_eq!(by_header.id, by_body.id);
@@ -242,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_said_has_its_default() {
+    fn omitted_fields_have_their_defaults() {
         let new = read(&plain()).expect("fits");
         assert_eq!((new.sender.as_str(), new.priority), ("default", Priority::Shot));
         let row = MessageRow::accepted(&new, now());
@@ -253,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn every_field_that_is_wrong_is_named_at_once() {
+    fn all_invalid_fields_are_reported_together() {
         let body = json!({
             "channel": "telegram", "to": "nobody", "content": {"text": "*", "parse_mode": "MarkdownV2"},
             "priority": "urgent", "sender": "a/b", "send_at": "tomorrow", "metadata": [], "color": "red",
@@ -275,12 +275,12 @@ mod tests {
     }
 
     #[test]
-    fn an_unknown_channel_is_the_only_error() {
+    fn an_unknown_channel_is_the_only_error_that_is_reported() {
         assert_eq!(refused(&with(json!({"channel": "sms"}))), [("channel".to_owned(), "unknown")]);
     }
 
     #[test]
-    fn the_error_for_times_that_have_passed_has_the_id_of_the_message() {
+    fn the_error_for_a_time_that_has_passed_has_the_id_of_the_message() {
         let late = with(json!({"send_at": "2026-03-10T11:58:59Z"}));
         assert!(matches!(read(&late), Err(InvalidMessage::Times { id, .. }) if id == read(&plain()).expect("fits").id));
         assert_eq!(
@@ -293,11 +293,11 @@ mod tests {
             refused(&with(json!({"send_at": "2027-03-12T12:00:00Z"}))),
             [("send_at".to_owned(), "out_of_range")]
         );
-        assert!(read(&with(json!({"send_at": "2026-03-10T11:59:30Z"}))).is_ok(), "clocks differ a little");
+        assert!(read(&with(json!({"send_at": "2026-03-10T11:59:30Z"}))).is_ok(), "clocks may differ a little");
     }
 
     #[test]
-    fn an_intent_counts_from_the_time_of_sending() {
+    fn the_window_of_an_intent_counts_from_the_send_time() {
         let body = with(json!({
             "send_at": "2026-06-10T12:00:00Z",
             "intent": {"client_id": "91b7584a-d8f1-4cd6-b0e1-414c1027c4d1", "intent_type": "reactivation_nudge"},
@@ -307,13 +307,13 @@ mod tests {
         assert_eq!(hold.row.at, Timestamp::parse("2026-06-10T12:00:00Z").expect("a time"));
         assert_eq!(hold.row.holder, format!("message:{}", new.id));
         let row = MessageRow::accepted(&new, now());
-        assert_eq!(row.work.emit, None, "too far ahead for a queue");
+        assert_eq!(row.work.emit, None, "the time is too far ahead for a queue");
         assert_eq!(row.work.later.as_ref().map(|emit| emit.seq), Some(1));
         assert!(row.work.wake.expect("an index").starts_with("DUE#"));
     }
 
     #[test]
-    fn large_content_is_kept_apart() {
+    fn large_content_is_stored_in_a_row_of_its_own() {
         let new = read(&with(json!({"content": {"text": "a".repeat(3_000)}}))).expect("fits");
         assert!(new.content_is_apart());
         assert_eq!(MessageRow::accepted(&new, now()).content, None);

@@ -19,7 +19,7 @@ mod sends {
     use super::*;
 
     #[test]
-    fn every_released_form_is_read() {
+    fn every_released_version_of_a_job_is_read() {
         let v1 = r#"{"kind":"message","v":1,"id":"msg_0123456789abcdef0123456789abcdef"}"#;
         let id = MessageId::parse("msg_0123456789abcdef0123456789abcdef").expect("an id");
         let job = SendJob::Message { id: id.clone() };
@@ -31,7 +31,7 @@ mod sends {
     }
 
     #[test]
-    fn an_offer_is_named_by_its_row() {
+    fn a_job_for_an_offer_contains_the_contact_and_the_offer_id() {
         let v1 = r#"{"kind":"offer","v":1,"contact":"loja#7902699be42c8a8e46fbbb4501726517","id":"off_0123456789abcdef0123456789abcdef"}"#;
         let (contact, id) =
             (ContactId::of("loja", 7), OfferId::parse("off_0123456789abcdef0123456789abcdef").expect("an id"));
@@ -43,7 +43,7 @@ mod sends {
     }
 
     #[test]
-    fn a_form_of_the_future_is_not_guessed_at() {
+    fn an_unknown_version_and_a_malformed_job_are_refused() {
         let id = "msg_0123456789abcdef0123456789abcdef";
         let [v2, other] = [("message", 2), ("other", 1)].map(|(kind, v)| json!({"kind": kind, "v": v, "id": id}));
         let malformed = r#"{"kind":"message","v":1,"id":"off_0123456789abcdef0123456789abcdef"}"#;
@@ -57,7 +57,7 @@ mod conversations {
     use super::*;
 
     #[test]
-    fn every_released_form_is_read() {
+    fn every_released_version_of_a_job_is_read() {
         let conversation = ConversationId::parse("conv_0123456789abcdef0123456789abcdef").expect("an id");
         let v1 = r#"{"kind":"wake","v":1,"conversation_id":"conv_0123456789abcdef0123456789abcdef","received":7}"#;
         let wake = WakeUp { conversation, received: 7 };
@@ -69,7 +69,7 @@ mod conversations {
     }
 
     #[test]
-    fn a_form_of_the_future_is_not_guessed_at() {
+    fn an_unknown_version_and_a_malformed_job_are_refused() {
         let v2 = r#"{"kind":"wake","v":2,"conversation_id":"conv_0123456789abcdef0123456789abcdef","received":1}"#;
         let malformed = r#"{"kind":"wake","v":1,"conversation_id":"conv_0","received":1}"#;
         for body in ["", "{}", v2, malformed] {
@@ -86,7 +86,7 @@ mod backfills {
     }
 
     #[test]
-    fn every_released_form_is_read() {
+    fn every_released_version_of_a_job_is_read() {
         let v1 = format!(r#"{{"kind":"backfill","v":1,"id":"{BACKFILL}"}}"#);
         assert_eq!(BackfillJob::read(&v1), Ok(BackfillJob::Work(id())));
         assert_eq!(BackfillJob::read(&emit_backfill(&id(), 7).body), Ok(BackfillJob::Work(id())));
@@ -97,7 +97,7 @@ mod backfills {
     }
 
     #[test]
-    fn an_upload_is_known_by_its_key_and_anything_else_in_the_bucket_is_left() {
+    fn an_upload_is_recognized_by_its_key_and_other_objects_are_ignored() {
         let of = |key: &str| BackfillJob::read(&s3_put(key));
         let upload = Uploaded { id: id(), etag: "e1".to_owned(), size: 7 };
         assert_eq!(of(&upload_key(&id())), Ok(BackfillJob::Uploaded(vec![upload])));
@@ -112,7 +112,7 @@ mod mailings {
     use super::*;
 
     #[test]
-    fn every_released_form_is_read() {
+    fn every_released_version_of_a_job_is_read() {
         let v1 = |kind: &str| format!(r#"{{"kind":"{kind}","v":1,"mailing_id":"{}"}}"#, mailing());
         assert_eq!(ImportJob::read(&v1("import")), Ok(ImportJob::Import(mailing())));
         assert_eq!(ImportJob::read(&v1("hand_out")), Ok(ImportJob::HandOut(mailing())));
@@ -125,7 +125,7 @@ mod mailings {
     }
 
     #[test]
-    fn a_form_of_the_future_is_not_guessed_at() {
+    fn an_unknown_version_and_a_malformed_job_are_refused() {
         for body in ["", "{}", "[]", r#"{"kind":"import","v":1,"mailing_id":"x"}"#] {
             assert!(ImportJob::read(body).is_err(), "{body}");
             assert!(ShardJob::read(body).is_err(), "{body}");
@@ -135,7 +135,7 @@ mod mailings {
     }
 
     #[test]
-    fn an_s3_event_is_an_upload_only_if_it_is_of_an_uploaded_file() {
+    fn an_s3_event_counts_as_an_upload_only_for_an_uploaded_file() {
         let of = |key: &str| ImportJob::read(&s3_put(key));
         let arrived = Uploaded { id: mailing(), etag: "e1".to_owned(), size: 7 };
         assert_eq!(of(&uploaded_object(&mailing())), Ok(ImportJob::Uploaded(vec![arrived])));

@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn while_a_secret_is_changed_both_are_good() {
+    fn the_previous_secret_stays_valid_until_the_next_change() {
         let row = read(&json!({"slug": "loja", "webhook_secret": "first-secret-00001"})).expect("fits");
         let change = |row: &BotRow, secret: &str| {
             let body = json!({ "webhook_secret": secret });
@@ -243,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn its_own_limits_stand_over_those_of_its_channel() {
+    fn the_limits_of_a_bot_override_those_of_its_channel() {
         let rates = Rates { sender: Limit::BOT, chat: Some(Limit::CHAT), group: Some(Limit::GROUP) };
         assert_eq!(read(&json!({"slug": "loja"})).expect("fits").rates(rates), rates);
         let slow = json!({"slug": "loja", "messages_per_second": 5, "messages_per_chat_per_minute": 6});
@@ -253,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn the_row_of_a_token_is_read_as_it_was_written() {
+    fn the_row_of_a_token_is_read_back_unchanged() {
         let body = json!({"slug": "loja", "messages_per_second": 1, "messages_per_chat_per_minute": 6});
         let row = TokenRow::from(&read(&body).expect("fits"));
         assert_eq!(json!(row), body);
@@ -263,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_null_is_taken_back_and_what_is_left_out_stays() {
+    fn a_null_field_is_cleared_and_an_omitted_field_is_kept() {
         let body =
             json!({"slug": "loja", "name": "Loja", "webhook_secret": "first-secret-00001", "messages_per_second": 5});
         let row = read(&body).expect("fits");
@@ -277,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_is_refused_by_its_name() {
+    fn invalid_fields_are_refused_by_name() {
         for (body, field) in [
             (json!({}), "slug"),
             (json!({"slug": "a#b"}), "slug"),

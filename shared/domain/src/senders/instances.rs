@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn an_instance_waits_five_seconds_and_at_most_thirty_unless_it_says_otherwise() {
+    fn by_default_the_debounce_is_five_seconds_and_the_longest_wait_is_thirty() {
         let timing = read(&json!({})).expect("defaults").timing();
         assert_eq!((timing.debounce_ms, timing.max_wait_ms), (5_000, 30_000));
         let timing = read(&json!({"debounce_seconds": 0, "max_wait_seconds": 1})).expect("read").timing();
@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_is_refused_by_its_name() {
+    fn invalid_fields_are_refused_by_name() {
         for (body, field) in [
             (json!({"debounce_seconds": -1}), "debounce_seconds"),
             (json!({"debounce_seconds": "5"}), "debounce_seconds"),
@@ -191,14 +191,14 @@ mod tests {
     }
 
     #[test]
-    fn waits_between_attempts_grow_and_have_an_end() {
+    fn the_wait_between_attempts_doubles_up_to_five_minutes() {
         let timing = read(&json!({})).expect("defaults").timing();
         let waits: Vec<_> = (1..=8).map(|attempts| timing.wait_ms(attempts) / 1_000).collect();
         assert_eq!(waits, [5, 10, 20, 40, 80, 160, 300, 300]);
     }
 
     #[test]
-    fn what_is_older_than_the_limit_is_history() {
+    fn a_message_older_than_the_limit_is_history() {
         let row = read(&json!({"answer_within_seconds": 60})).expect("read");
         let now = Timestamp::from_seconds(1_000);
         assert!(!row.is_old(Some(now.plus_ms(-60_000)), now));

@@ -33,7 +33,7 @@
 //! | The reply to a grant is lost, and the SDK repeats the write | The condition refuses the second write, or it takes another slot. A slot may be lost, and is not used twice. |
 //! | A sender is held up between its slot and its call (a slow claim, a pause) | [`check`], directly before the call: the slot is over, and the sender asks again. |
 //! | A sender's clock is behind | It finds a later time in the row, in the read before a grant or in the refusal, and follows it. |
-//! | A sender's clock is ahead of all that were there before | Its grant moves the time of the bucket forward, and the slots that others hold are over. A sender that waited longer than [`TOLERANCE_MS`] looks at the row before its call and finds that out. Calls of shorter waits are made. |
+//! | A sender joins whose clock is ahead of all others | Its grant moves the time of the bucket forward, and the slots that others hold are over. A sender that waited longer than [`TOLERANCE_MS`] looks at the row before its call and finds that out. Calls of shorter waits are made. |
 //! | A bucket is parked while senders wait for their slots | The same look finds it. |
 //! | A slot is released | Only if the row was not written since its grant. |
 //!
@@ -368,7 +368,7 @@ mod tests {
     }
 
     #[test]
-    fn slots_are_never_nearer_than_the_limit() {
+    fn slots_are_never_closer_than_the_limit_allows() {
         assert_eq!(Limit::BOT.interval_us, 33_334);
         assert_eq!(Limit::GROUP.interval_us, 3_000_000);
         let thirty_slots = Limit::per(30, 1_000).interval_us * 30;
@@ -376,7 +376,7 @@ mod tests {
     }
 
     #[test]
-    fn higher_classes_reach_further_and_the_lowest_catches_up() {
+    fn higher_priorities_reach_further_and_long_waits_catch_up() {
         let fresh = [Priority::Start, Priority::Shot, Priority::Downsell].map(|priority| reach_ms(priority, 0));
         assert!(fresh[0] > fresh[1] && fresh[1] > fresh[2]);
         // A new message of a higher priority goes before one of a lower priority that has waited
@@ -389,7 +389,7 @@ mod tests {
     }
 
     #[test]
-    fn a_slot_is_taken_now_or_next_or_waited_for() {
+    fn a_slot_within_reach_is_taken_and_a_later_slot_is_waited_for() {
         let of_bot = |free_at_ms: i64| take(bucket(free_at_ms), Limit::BOT, 500);
         assert_eq!(of_bot(0), Ok(NOW_US));
         assert_eq!(of_bot(999_999), Ok(NOW_US));
@@ -401,19 +401,19 @@ mod tests {
     }
 
     #[test]
-    fn a_slot_is_not_before_the_time_that_it_is_asked_for() {
+    fn a_slot_is_never_before_the_requested_time() {
         let wanted = Wanted { from_us: NOW_US + 700_000, ..Wanted::one(Limit::CHAT, ADDRESS_DELAY_MS) };
         let slot = |free_at_ms: i64| match ask(bucket(free_at_ms), wanted, NOW_US) {
             Ask::Take(take) => Ok((take.slot_us(take.apply(bucket(free_at_ms)).expect("as read")), take.seen_us)),
             Ask::Later(at) => Err(at),
         };
-        assert_eq!(slot(1_000_600), Ok((NOW_US + 700_000, NOW_US)), "the grant is stamped with the present");
+        assert_eq!(slot(1_000_600), Ok((NOW_US + 700_000, NOW_US)), "the grant has the current time");
         assert_eq!(slot(1_000_825), Ok((NOW_US + 825_000, NOW_US)));
         assert_eq!(slot(1_000_826), Err(NOW_US + 701_000));
     }
 
     #[test]
-    fn a_slot_that_no_grant_can_have_taken_delays_no_sender() {
+    fn an_implausible_slot_time_delays_no_sender() {
         let at = |ahead_ms: i64, limit: Limit| take(bucket(1_000_000 + ahead_ms), limit, 500);
         assert_eq!(at(60_000, Limit::BOT), Err(NOW_US + 59_500_000));
         assert_eq!(at(7 * 86_400_000, Limit::BOT), Ok(NOW_US));
@@ -427,14 +427,14 @@ mod tests {
 
     #[test]
     fn a_grant_with_an_old_time_is_refused() {
-        let Ask::Take(take) = ask(bucket(0), Wanted::one(Limit::BOT, 500), NOW_US) else { panic!("it is idle") };
+        let Ask::Take(take) = ask(bucket(0), Wanted::one(Limit::BOT, 500), NOW_US) else { panic!("no grant") };
         let seen = |ms: i64| Bucket { seen_us: NOW_US + ms * 1_000, ..bucket(0) };
         assert!(take.apply(seen(2_000)).is_some());
         assert_eq!(take.apply(seen(2_001)), None);
     }
 
     #[test]
-    fn a_clock_that_is_behind_follows_and_does_not_go_back() {
+    fn a_clock_that_is_behind_follows_the_bucket_and_never_goes_back() {
         let now = Timestamp::from_millis(1_000_000);
         let clock = SharedClock::default().follow(NOW_US + 2_000_000, now);
         assert_eq!(clock.time_us(now), NOW_US + 2_000_000);
@@ -444,7 +444,7 @@ mod tests {
     }
 
     #[test]
-    fn a_slot_is_used_at_its_time_or_a_little_later_and_only_if_the_row_was_seen_lately() {
+    fn a_slot_is_used_on_time_and_only_if_its_row_was_read_recently() {
         let slot = Slot::new(NOW_US, NOW_US - 100_000);
         assert_eq!(check(slot, NOW_US - 1), Check::Wait(NOW_US));
         assert_eq!(check(slot, NOW_US), Check::Call);

@@ -105,7 +105,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_not_given_is_as_the_providers_document_it() {
+    fn omitted_rates_are_the_limits_that_providers_document() {
         let rates = RateTable::with_options(r#"{"telegram": {"sender": "25/1s"}}"#).expect("rates");
         let telegram = rates.of(Channel::Telegram);
         assert_eq!(telegram.sender, Limit::per(25, 1_000));
@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rate_that_is_none_is_refused_at_start() {
+    fn an_invalid_rate_is_refused_at_start() {
         for options in [
             "[]",
             r#"{"sms": {}}"#,

@@ -87,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn a_slug_a_token_name_and_an_offer_have_one_credential_one_bucket_and_one_limit() {
+    fn a_bot_is_the_same_sender_by_its_slug_by_its_token_and_for_an_offer() {
         let bot = loja();
         let by_slug = telegram("loja", Some(&bot), None);
         assert_eq!(by_slug, telegram("shop", None, Some(&TokenRow::from(&bot))));
@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bot_is_no_sender_of_another_channel() {
+    fn a_bot_is_not_a_sender_of_another_channel() {
         let (bot, owner) = (loja(), TokenRow::from(&loja()));
         let resolved = Resolved::of(Channel::Whatsapp, "loja", Some(&bot), Some(&owner), RATES);
         assert_eq!((resolved.credential.as_deref(), resolved.rates), (Some("loja"), RATES));

@@ -91,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn the_example_of_rfc_7515_is_signed_by_its_key_until_it_expires() {
+    fn the_example_of_rfc_7515_is_valid_with_its_key_until_it_expires() {
         let token = "eyJ0eXAiOiJKV1QiLA0KICJhbGciOiJIUzI1NiJ9.\
             eyJpc3MiOiJqb2UiLA0KICJleHAiOjEzMDA4MTkzODAsDQogImh0dHA6Ly9leGFtcGxlLmNvbS9pc19yb290Ijp0cnVlfQ.\
             dBjftJeZ4CVP-mB92K27uhbUJU1p1r_wW1gFWFOEjXk";
@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn a_token_holds_from_its_time_to_its_end_and_a_leeway_more() {
+    fn a_token_is_valid_between_its_times_with_a_leeway() {
         let token = token(HEADER, &claims(), KEY);
         for (seconds, expected) in
             [(NOW, true), (NOW + 659, true), (NOW + 660, false), (NOW - 60, true), (NOW - 61, false)]
@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn a_token_is_worth_nothing_before_its_first_moment() {
+    fn a_token_is_refused_before_its_nbf_time() {
         for (from, expected) in [(NOW + 60, true), (NOW + 61, false)] {
             let claims = format!(r#"{{"exp":{},"nbf":{from}.0}}"#, NOW + 600);
             assert_eq!(holds(&token(HEADER, &claims, KEY)), expected);
@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn the_token_does_not_choose_its_algorithm() {
+    fn a_token_with_another_algorithm_is_refused() {
         let headers = [
             r#"{"alg":"none"}"#,
             r#"{"alg":"None","typ":"JWT"}"#,
@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn a_token_of_another_shape_is_refused() {
+    fn a_malformed_token_is_refused() {
         let good = token(HEADER, &claims(), KEY);
         assert!(holds(&good));
         let parts: Vec<_> = good.split('.').collect();
@@ -200,14 +200,14 @@ mod tests {
     }
 
     #[test]
-    fn no_other_key_and_no_empty_one_signs() {
+    fn a_token_signed_with_another_key_or_an_empty_key_is_refused() {
         assert!(!holds(&token(HEADER, &claims(), b"another")));
         let unsigned = token(HEADER, &claims(), b"");
         assert!(!verify_hs256(&unsigned, b"", Timestamp::from_seconds(NOW), 60));
     }
 
     #[test]
-    fn a_flipped_bit_anywhere_breaks_it() {
+    fn a_token_with_a_flipped_bit_is_refused() {
         let good = token(HEADER, &claims(), KEY);
         for at in 0..good.len() {
             for bit in 0..8 {

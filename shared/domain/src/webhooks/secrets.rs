@@ -275,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn a_payment_is_known_by_its_signature_while_it_is_fresh() {
+    fn a_payment_is_verified_by_a_recent_signature() {
         for (gateway, secret) in [
             ("default", "whsec_bmV3LXBheW1lbnQtc2VjcmV0"),
             ("default", "whsec_b2xkLXBheW1lbnQtc2VjcmV0"),
@@ -295,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn telegram_is_known_by_its_secret_token() {
+    fn a_telegram_request_is_verified_by_its_secret_token() {
         let secrets = secrets();
         assert_eq!(secrets.verify_telegram("sales", Some("tok-1")), Verified::Yes);
         assert_eq!(secrets.verify_telegram("both", Some("tok-new")), Verified::Yes);
@@ -307,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn a_flipped_bit_of_a_token_is_another_token() {
+    fn a_token_with_a_flipped_bit_is_refused() {
         for bit in 0..5 * 8 {
             let mut bytes = b"tok-1".to_vec();
             bytes[bit / 8] ^= 1 << (bit % 8);
@@ -342,7 +342,7 @@ mod tests {
     }
 
     #[test]
-    fn evolution_is_known_by_the_header_it_was_given() {
+    fn an_evolution_request_is_verified_by_its_configured_header() {
         for (instance, header, value) in [
             ("loja", "x-webhook-token", "evo-1"),
             ("loja", "x-webhook-token", "Bearer evo-1"),
@@ -369,7 +369,7 @@ mod tests {
     }
 
     #[test]
-    fn evolution_is_known_by_its_jwt_for_as_long_as_it_retries() {
+    fn an_evolution_request_is_verified_by_its_jwt_for_as_long_as_it_is_retried() {
         for (instance, key) in [("jwt", "jwt-new"), ("jwt", "jwt-old"), ("auth", "jwt-1")] {
             let header = bearer_of(key);
             for (later, expected) in [(0, Verified::Yes), (2_099, Verified::Yes), (2_100, Verified::No)] {
@@ -379,11 +379,11 @@ mod tests {
         for wrong in [bearer_of("jwt-1"), bearer_of("jwt-new").replace("Bearer ", ""), "Bearer jwt-new".to_owned()] {
             assert_eq!(evolution("jwt", &[("authorization", &wrong)], NOW), Verified::No, "{wrong}");
         }
-        assert_eq!(evolution("loja", &[("authorization", &bearer_of("evo-1"))], NOW), Verified::No, "no key of a JWT");
+        assert_eq!(evolution("loja", &[("authorization", &bearer_of("evo-1"))], NOW), Verified::No, "not a JWT key");
     }
 
     #[test]
-    fn the_responder_is_asked_with_the_current_key_first() {
+    fn requests_to_the_responder_are_signed_with_the_current_key_first() {
         assert_eq!(secrets().responder_keys(), [&b"Oi"[..], b"old words"]);
         let keys = |text| WebhookSecrets::parse(text).map(|secrets| secrets.responder_keys().len());
         assert_eq!(keys(r#"{"responder": "a"}"#), Some(1));
@@ -392,7 +392,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_json_of_secrets_is_none() {
+    fn invalid_json_of_secrets_is_refused() {
         for text in [
             "",
             "null",
@@ -411,7 +411,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_of_it_is_shown() {
+    fn debug_output_contains_no_secret() {
         assert_eq!(format!("{:?}", secrets()), "WebhookSecrets(…)");
     }
 }

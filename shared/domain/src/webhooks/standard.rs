@@ -121,7 +121,7 @@ mod tests {
     /// From the tests of the official libraries: the secret without its prefix, and a list of
     /// signatures that contains ours.
     #[test]
-    fn the_vectors_of_the_official_libraries_hold() {
+    fn the_test_vectors_of_the_official_libraries_pass() {
         let bare = key_bytes(SECRET.trim_start_matches(SECRET_PREFIX));
         assert_eq!(bare, key_bytes(SECRET));
         assert!(verify(&[&bare], ID, "1614265330", SIGNATURE, BODY, at(NOW), TOLERANCE));
@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn a_flipped_bit_anywhere_breaks_it() {
+    fn a_request_with_a_flipped_bit_is_refused() {
         let parts = [ID.as_bytes(), b"1614265330", SIGNATURE.as_bytes(), BODY];
         for (part, bytes) in parts.iter().enumerate() {
             for bit in 0..bytes.len() * 8 {
@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_is_taken_within_the_tolerance_and_not_a_second_beyond() {
+    fn a_request_is_accepted_only_within_the_tolerance() {
         for (later, expected) in [(-301, false), (-300, true), (0, true), (300, true), (301, false)] {
             let now = at(NOW + later);
             let keys: &[&[u8]] = &[&key_bytes(SECRET)];
@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn while_the_key_changes_both_sign_and_either_is_enough() {
+    fn during_a_key_rotation_both_keys_sign_and_one_of_them_is_enough() {
         let (new, old): (&[u8], &[u8]) = (b"new", b"old");
         let signed = sign(&[new, old], "m", at(NOW), BODY);
         assert_eq!(signed.signature.split(' ').count(), 2);
@@ -175,7 +175,7 @@ mod tests {
         };
         let (first, second) = signed.signature.split_once(' ').expect("two");
         assert!(taken(&[new], &signed.signature) && taken(&[old], &signed.signature));
-        assert!(taken(&[new], first) && !taken(&[old], first), "the current one is the first");
+        assert!(taken(&[new], first) && !taken(&[old], first), "the current key signs first");
         assert!(taken(&[old], second) && taken(&[new, old], second));
         assert!(!taken(&[b"other"], &signed.signature) && !taken(&[], &signed.signature));
     }
@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn headers_of_another_shape_are_refused() {
+    fn malformed_headers_are_refused() {
         let base64 = &SIGNATURE[3..];
         let signatures = [
             String::new(),
@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn an_id_cannot_take_a_piece_of_what_follows_it() {
+    fn an_id_cannot_take_over_the_timestamp_that_follows_it() {
         let key: &[u8] = b"key";
         let timestamp = NOW.to_string();
         let body = format!("{timestamp}.rest");
@@ -243,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_is_base64_with_its_prefix_or_without_and_any_other_text_is_itself() {
+    fn a_key_is_decoded_from_base64_and_any_other_text_is_the_key_itself() {
         for text in ["whsec_T2k=", "whsec_T2k", "T2k="] {
             assert_eq!(key_bytes(text), b"Oi", "{text}");
         }

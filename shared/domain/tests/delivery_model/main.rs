@@ -138,7 +138,7 @@ fn an_echo_proves_that_a_message_was_sent() {
 }
 
 #[test]
-fn a_message_that_is_suppressed_or_late_ends_unless_it_may_have_been_sent() {
+fn a_suppressed_or_expired_message_ends_unless_it_may_have_been_sent() {
     let budget = Budget { refusals: 1, timeouts: 1, suppressions: 1, expiries: 1, ..Budget::default() };
     let model = DeliveryModel { policy: UnknownPolicy::Resend, ..DeliveryModel::new(message(), budget) };
     assert_holds(model, &["SUPPRESSED", "EXPIRED", "UNKNOWN", "SENT"]);
@@ -198,7 +198,7 @@ fn a_recipient_is_sent_to_once_despite_lost_replies() {
 }
 
 #[test]
-fn an_order_sends_to_failed_and_unknown_recipients_once_more() {
+fn a_resend_order_sends_to_failed_and_unknown_recipients_once_more() {
     let budget = Budget { timeouts: 1, crashes: 1, freezes: 1, resends: 2, ..Budget::default() };
     let reached = [
         "sent twice by order or policy",
@@ -301,7 +301,7 @@ fn ignored_proof_of_an_earlier_attempt_is_caught() {
 }
 
 #[test]
-fn an_order_that_is_not_recorded_is_caught() {
+fn a_resend_order_that_is_not_recorded_is_caught() {
     let budget = Budget { resends: 1, ..Budget::default() };
     assert_caught(DeliveryModel::new(recipient(), budget), Flaw::OrderNotRecorded, property::ORDER_FOLLOWED_ONCE);
 }

@@ -36,26 +36,26 @@ fn a_group_is_sent_shard_by_shard_although_senders_crash() {
 }
 
 #[test]
-fn lost_and_doubled_jobs_do_not_stop_a_group() {
+fn lost_and_duplicate_jobs_do_not_stop_a_group() {
     let budget = Budget { losses: 1, doubles: 1, ..Budget::default() };
     assert_holds(MailingModel::new(ONE_EACH, budget), &["COMPLETED, and all are sent"]);
 }
 
 #[test]
-fn two_senders_that_both_believe_that_they_hold_a_shard_do_no_harm() {
+fn two_senders_that_both_believe_that_they_hold_a_shard_break_no_rule() {
     let budget = Budget { freezes: 1, ..Budget::default() };
     let reached = ["two senders believe that they hold a shard", "COMPLETED with an unknown recipient"];
     assert_holds(MailingModel::new(TOGETHER, budget), &reached);
 }
 
 #[test]
-fn a_sender_that_wakes_up_after_its_group_went_on_does_no_harm() {
+fn a_sender_that_resumes_after_its_group_went_on_breaks_no_rule() {
     let budget = Budget { freezes: 1, ..Budget::default() };
     assert_holds(MailingModel::new(ONE_EACH, budget), &["two senders believe that they hold a shard"]);
 }
 
 #[test]
-fn recovery_that_comes_too_early_does_no_harm() {
+fn a_recovery_that_runs_too_early_breaks_no_rule() {
     let budget = Budget { spurious: 1, refusals: 1, yields: 1, ..Budget::default() };
     assert_holds(MailingModel::new(ONE, budget), &["COMPLETED, and all are sent"]);
 }
@@ -67,7 +67,7 @@ fn a_pause_and_a_resume_at_any_time_do_not_stop_a_group() {
 }
 
 #[test]
-fn nor_do_they_while_the_provider_holds_the_account() {
+fn a_pause_and_a_resume_do_not_stop_a_group_while_the_account_is_on_hold() {
     let budget = Budget { holds: 1, pauses: 1, resumes: 1, renewals: 1, ..Budget::default() };
     assert_holds(MailingModel::new(ONE, budget), &["COMPLETED, and all are sent", "paused"]);
 }
@@ -80,20 +80,20 @@ fn a_canceled_mailing_begins_no_attempt_and_ends() {
 }
 
 #[test]
-fn nor_does_it_if_a_worker_crashes() {
+fn a_canceled_mailing_begins_no_attempt_and_ends_even_if_a_worker_crashes() {
     let budget = Budget { cancels: 1, crashes: 1, ..Budget::default() };
     assert_holds(MailingModel::new(ONE, budget), &["a canceled recipient"]);
 }
 
 #[test]
-fn an_order_sends_to_failed_recipients_once_more() {
+fn a_resend_order_sends_to_failed_recipients_once_more() {
     let budget = Budget { rejections: 1, retries: 1, ..Budget::default() };
     let reached = ["a failed recipient is sent to by order", "COMPLETED with a failed recipient"];
     assert_holds(MailingModel::new(ONE_EACH, budget), &reached);
 }
 
 #[test]
-fn repeated_orders_do_not_send_more_than_once_each() {
+fn each_of_several_resend_orders_sends_at_most_once() {
     let budget = Budget { timeouts: 1, retries: 1, retries_unknown: 1, ..Budget::default() };
     let reached = ["sent twice by order", "COMPLETED with an unknown recipient"];
     assert_holds(MailingModel::new(ONE, budget), &reached);
@@ -131,7 +131,7 @@ fn a_mailing_that_is_canceled_during_its_import_ends() {
 }
 
 #[test]
-fn two_importers_that_both_believe_that_they_hold_a_file_do_no_harm() {
+fn two_importers_that_both_believe_that_they_hold_a_file_break_no_rule() {
     let budget = Budget { freezes: 1, ..Budget::default() };
     assert_holds(importing(ONE, budget), &["two importers believe that they hold the file"]);
 }
@@ -149,7 +149,7 @@ fn a_lost_attempt_that_is_retried_is_caught() {
 }
 
 #[test]
-fn an_order_that_is_not_recorded_is_caught() {
+fn a_resend_order_that_is_not_recorded_is_caught() {
     let model = MailingModel::new(ONE_EACH, Budget { timeouts: 2, retries_unknown: 1, ..Budget::default() });
     assert_caught(model, Flaw::OrderNotRecorded, name::ORDER_ONCE);
 }
@@ -186,7 +186,7 @@ fn a_renewal_that_hides_an_enqueued_shard_is_caught() {
 }
 
 #[test]
-fn an_end_before_an_order_is_followed_is_caught() {
+fn a_mailing_that_ends_before_a_resend_order_is_followed_is_caught() {
     let model = MailingModel::new(ONE, Budget { rejections: 1, retries: 1, ..Budget::default() });
     assert_caught(model, Flaw::EndIgnoresOrders, name::ENDS);
 }

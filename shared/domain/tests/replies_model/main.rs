@@ -19,19 +19,19 @@ use crate::properties::{assert_caught, assert_holds, name};
 use crate::world::{Budget, Flaw, RepliesModel};
 
 #[test]
-fn lost_doubled_and_early_wake_ups_leave_no_message_unanswered() {
+fn lost_duplicate_and_early_wake_ups_leave_no_message_unanswered() {
     let budget = Budget { losses: 1, doubles: 1, early: 1, ..Budget::default() };
     assert_holds(RepliesModel::new(2, budget), &["answered by the bot", "two batches"]);
 }
 
 #[test]
-fn nor_do_workers_that_crash_or_freeze() {
+fn workers_that_crash_or_freeze_leave_no_message_unanswered() {
     let budget = Budget { crashes: 1, freezes: 1, ..Budget::default() };
-    assert_holds(RepliesModel::new(1, budget), &["answered by the bot", "a worker is taken over from"]);
+    assert_holds(RepliesModel::new(1, budget), &["answered by the bot", "a worker takes over a batch"]);
 }
 
 #[test]
-fn a_responder_may_answer_later_fail_and_have_nothing_to_say() {
+fn a_responder_may_answer_later_fail_or_return_an_empty_reply() {
     let budget = Budget { later: 1, problems: 2, nothing: 1, ..Budget::default() };
     let reached = ["answered by the bot", "stuck", "answered later", "nothing to say"];
     assert_holds(RepliesModel::new(1, budget), &reached);
@@ -51,7 +51,7 @@ fn a_part_that_failed_or_is_unknown_is_not_repeated() {
 }
 
 #[test]
-fn no_attempt_begins_during_a_hold_and_no_part_leaves() {
+fn no_attempt_begins_and_no_part_is_handed_over_during_a_hold() {
     let budget = Budget { holds: 1, releases: 1, unsent: 1, unknown: 1, ..Budget::default() };
     let reached = [
         "recalled",
@@ -71,34 +71,34 @@ fn a_hold_that_ends_by_itself_needs_no_release() {
 }
 
 #[test]
-fn a_release_during_a_question_does_not_ask_twice() {
+fn a_release_while_the_responder_is_asked_does_not_ask_twice() {
     let budget = Budget { holds: 1, releases: 1, slow: 1, later: 1, problems: 1, ..Budget::default() };
     assert_holds(RepliesModel::new(1, budget), &["released", "answered later"]);
 }
 
 #[test]
-fn a_release_without_an_answer_settles_what_came_before() {
+fn a_release_without_an_answer_settles_the_earlier_messages() {
     let budget = Budget { holds: 1, settles: 1, ..Budget::default() };
     let reached = ["settled by a release", "recalled", "a reply that is not needed any more"];
     assert_holds(RepliesModel { parts: 2, ..RepliesModel::new(2, budget) }, &reached);
 }
 
 #[test]
-fn a_person_answers_while_the_responder_has_trouble() {
+fn a_person_may_answer_while_the_responder_fails() {
     let budget = Budget { persons: 1, problems: 1, later: 1, ..Budget::default() };
     let reached = ["recalled", "answered by a person", "a person who answered nothing"];
     assert_holds(RepliesModel::new(1, budget), &reached);
 }
 
 #[test]
-fn a_person_answers_during_a_hold() {
+fn a_person_may_answer_during_a_hold() {
     let budget = Budget { persons: 1, holds: 1, releases: 1, ..Budget::default() };
     let reached = ["answered by a person", "released", "a reply that is not needed any more"];
     assert_holds(RepliesModel::new(1, budget), &reached);
 }
 
 #[test]
-fn a_part_that_leaves_during_a_hold_is_caught() {
+fn a_part_that_is_handed_over_during_a_hold_is_caught() {
     let model = RepliesModel { parts: 2, ..RepliesModel::new(1, Budget { holds: 1, ..Budget::default() }) };
     assert_caught(model, Flaw::PartLeavesDuringHold, name::HELD);
 }
@@ -130,7 +130,7 @@ fn a_withheld_reply_that_is_never_finished_is_caught() {
 }
 
 #[test]
-fn an_answer_without_a_turn_is_caught() {
+fn an_answer_of_a_worker_without_the_turn_is_caught() {
     let budget = Budget { freezes: 1, ..Budget::default() };
     assert_caught(RepliesModel::new(1, budget), Flaw::TurnIgnored, name::ONE_REPLY);
 }

@@ -121,7 +121,7 @@ pub fn reachable() -> Vec<(&'static str, Condition)> {
             world.course.answered == all && world.by_person == 0 && world.by_release == 0 && any(world, may_be_sent)
         }),
         ("two batches", |_, world| world.batches.len() == 2),
-        ("a worker is taken over from", |_, world| world.course.attempts > 1),
+        ("a worker takes over a batch", |_, world| world.course.attempts > 1),
         ("stuck", |_, world| world.was_stuck),
         ("answered later", |_, world| {
             world.course.phase == Phase::Sending && world.promised.is_none() && world.budget.later == 0

@@ -77,13 +77,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_time_is_written_as_signatures_have_it() {
+    fn a_time_is_written_in_the_format_of_aws_signatures() {
         let at = Timestamp::from_millis(1_735_948_800_123);
         assert_eq!(basic(at), "20250104T000000Z");
     }
 
     #[test]
-    fn a_form_has_what_its_policy_demands() {
+    fn a_form_has_exactly_the_fields_of_its_policy() {
         let aws = Aws::at_endpoint("http://127.0.0.1:1/", "key");
         let form = aws.presigned_post(
             "b",

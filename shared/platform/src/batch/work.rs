@@ -101,21 +101,21 @@ mod tests {
     }
 
     #[test]
-    fn a_spread_is_at_most_a_second_for_each_reception_and_twenty_in_all() {
+    fn a_spread_is_at_most_one_second_per_reception_and_twenty_seconds_in_total() {
         for (received, most) in [(1, 1_000), (2, 2_000), (20, 20_000), (21, 20_000), (u32::MAX, 20_000)] {
             assert_eq!((spread_ms(received, 0), spread_ms(received, 1_000)), (0, most), "{received}");
         }
     }
 
     #[test]
-    fn a_store_that_does_not_answer_for_sixteen_hours_sends_nothing_to_the_dead_letters() {
+    fn a_store_outage_of_sixteen_hours_sends_no_message_to_the_dead_letters() {
         // The workers' queues allow this many receptions. The sum does not include the spread.
         let lasts_ms: i64 = (1..=1_000).map(back_off_ms).sum();
         assert!(lasts_ms >= 16 * 3_600_000, "{lasts_ms} ms");
     }
 
     #[test]
-    fn a_lease_is_over_when_its_message_comes_back() {
+    fn a_lease_is_over_when_its_message_is_redelivered() {
         let until = Timestamp::from_seconds(60);
         assert_eq!(Worked::busy(until), Worked::Later { why: "busy", until: Timestamp::from_seconds(61) });
     }

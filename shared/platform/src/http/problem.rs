@@ -154,14 +154,14 @@ mod tests {
     }
 
     #[test]
-    fn internals_stay_inside() {
+    fn internal_details_are_not_in_the_response() {
         let response = Problem::from(StoreError::Corrupt("X#1")).into_response("r1");
         assert_eq!(response.status(), 500);
         assert!(!body(&response).to_string().contains("X#1"));
     }
 
     #[test]
-    fn a_store_that_did_not_answer_is_to_be_asked_again() {
+    fn a_throttled_store_is_answered_with_503_and_a_retry_after() {
         let response = Problem::from(StoreError::Throttled).into_response("r1");
         assert_eq!(response.status(), 503);
         assert_eq!(response.headers()["retry-after"], "1");

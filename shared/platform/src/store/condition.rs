@@ -193,7 +193,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_sentence_becomes_one_expression_with_placeholders() {
+    fn a_condition_becomes_one_expression_with_placeholders() {
         let free = Condition::any([
             Condition::Absent,
             Condition::at_most("expires_at", 7),

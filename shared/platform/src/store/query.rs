@@ -211,17 +211,17 @@ mod tests {
     }
 
     #[test]
-    fn a_partition_is_read_as_a_whole_by_prefix_or_between_two_places() {
+    fn a_partition_is_read_as_a_whole_by_prefix_or_between_two_bounds() {
         let all = Query::partition("t", "p");
         assert_eq!(keys(&all), "pk = p");
-        assert_eq!(keys(&all.clone().prefix("")), "pk = p", "an empty text is no value of a key");
+        assert_eq!(keys(&all.clone().prefix("")), "pk = p", "a key cannot be an empty text");
         assert_eq!(keys(&all.clone().prefix("E")), "pk = p AND begins_with(sk, E)");
         assert_eq!(keys(&all.clone().between("a", "b")), "pk = p AND sk BETWEEN a AND b");
         assert_eq!(keys(&all.before(place("b"))), "pk = p AND sk < b");
     }
 
     #[test]
-    fn a_table_goes_on_after_a_key_and_an_index_after_a_place() {
+    fn a_table_continues_after_a_key_and_an_index_after_a_sort_value() {
         let table = Query::partition("t", "p").prefix("E").after(place("E1"));
         assert_eq!(keys(&table), "pk = p AND begins_with(sk, E)");
         assert_eq!(table.start(), Some(key_item(&Key { pk: place("p"), sk: place("E1") })));
@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn two_bounds_are_a_between_whose_unwanted_ends_are_left_out() {
+    fn two_bounds_become_a_between_and_excluded_ends_are_dropped() {
         let both = Query::index("t", BY_TIME, "DUE").after(place("a")).before(place("c"));
         assert_eq!(keys(&both), "wake = DUE AND wake_at BETWEEN a AND c");
         assert_eq!(["a", "b", "c"].map(|at| both.includes(Some(&place(at)))), [false, true, false]);
@@ -254,14 +254,14 @@ mod tests {
     }
 
     #[test]
-    fn only_a_table_and_its_local_indexes_are_read_as_of_the_last_write() {
+    fn only_a_table_and_its_local_indexes_are_read_consistently() {
         assert!(Query::partition("t", "p").is_consistent());
         assert!(Query::index("t", BY_PLACE, "p").is_consistent());
         assert!(!Query::index("t", BY_TIME, "p").is_consistent());
     }
 
     #[test]
-    fn a_page_looks_at_many_rows_only_where_some_may_be_filtered_out() {
+    fn a_page_reads_many_rows_only_if_some_may_be_filtered_out() {
         let table = Query::partition("t", "p");
         assert_eq!([20, 99, 100, 500].map(|limit| table.clone().limit(limit).page_read(1)), [100, 100, 101, 501]);
         let index = Query::index("t", BY_TIME, "p").limit(20);

@@ -247,14 +247,14 @@ mod tests {
     }
 
     #[test]
-    fn a_failed_condition_is_reported_for_its_write_also_beside_a_conflict() {
+    fn a_failed_condition_is_reported_for_its_write_even_beside_a_conflict() {
         let judged = judge(&[reason("TransactionConflict"), reason("ConditionalCheckFailed"), reason("None")]);
         let Canceled::Conditions(refusals) = judged else { panic!("not by condition") };
         assert_eq!(refusals.iter().map(Option::is_some).collect::<Vec<_>>(), [false, true, false]);
     }
 
     #[test]
-    fn conflicts_and_throttles_pass_and_anything_else_does_not() {
+    fn only_conflicts_and_throttles_are_retried() {
         assert!(matches!(
             judge(&[reason("None"), reason("TransactionConflict")]),
             Canceled::Passing(StoreError::Conflict)
@@ -264,15 +264,15 @@ mod tests {
     }
 
     #[test]
-    fn a_transaction_was_made_if_one_of_its_rows_says_so() {
+    fn a_transaction_was_applied_if_one_of_its_rows_has_its_token() {
         let mine = |token: &str| {
             let item =
                 Item::from([("writer".to_owned(), aws_sdk_dynamodb::types::AttributeValue::S(token.to_owned()))]);
             Some(Refusal { item: Some(item) })
         };
         assert!(is_made(&[mine("a"), None], "a"));
-        assert!(is_made(&[mine("a"), mine("b")], "a"), "another has changed a row since");
-        assert!(is_made(&[mine("a"), Some(Refusal { item: None })], "a"), "a row that it deleted");
+        assert!(is_made(&[mine("a"), mine("b")], "a"), "another write has changed the row since");
+        assert!(is_made(&[mine("a"), Some(Refusal { item: None })], "a"), "the transaction deleted this row");
         assert!(!is_made(&[mine("b"), None], "a"));
         assert!(!is_made(&[Some(Refusal { item: None })], "a"));
         assert!(!is_made(&[], "a"));

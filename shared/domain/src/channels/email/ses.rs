@@ -104,7 +104,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_in_ascii_stays_and_any_other_is_encoded() {
+    fn an_ascii_name_is_kept_and_any_other_name_is_encoded() {
         assert_eq!(mailbox("Loja <loja@example.com>"), "Loja <loja@example.com>");
         assert_eq!(mailbox("loja@example.com"), "loja@example.com");
         assert_eq!(mailbox("João <joao@example.com>"), "=?UTF-8?B?Sm/Do28=?= <joao@example.com>");
@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_name_is_several_words_none_of_which_cuts_a_character() {
+    fn a_long_name_is_encoded_in_several_words_that_do_not_split_a_character() {
         let encoded = mailbox(&format!("{} <a@example.com>", "ação".repeat(20)));
         let words: Vec<_> = encoded.split(' ').filter(|word| word.starts_with("=?")).collect();
         assert!(words.len() > 1 && words.iter().all(|word| word.len() <= 75));
@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn what_ses_refuses_is_known_not_sent() {
+    fn an_email_that_ses_refuses_was_not_sent() {
         let permanent = |code| Outcome::Permanent { code, suppress: false };
         let later = |ms| Outcome::Throttled { retry_after_ms: ms, scope: ThrottleScope::Bot };
         assert_eq!(refused(429, "TooManyRequestsException", "Maximum sending rate exceeded."), later(1_000));
@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_refused_to_the_account_or_its_identity_is_nothing_against_the_mail() {
+    fn a_refusal_of_the_account_or_its_identity_holds_sending() {
         let failed = "Email address is not verified. The following identities failed the check in region SA-EAST-1: ";
         let both = format!("{failed}loja@example.com, ana@example.com");
         let denied = "User `arn:aws:sts::1:assumed-role/x/y' is not authorized to perform `ses:SendEmail' on resource \
@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn what_ses_does_not_explain_is_unknown() {
+    fn an_unexplained_error_of_ses_is_unknown() {
         assert_eq!(refused(500, "InternalFailure", ""), Outcome::Unknown { code: "provider_server_error" });
         let silent = SesRefusal { status: 400, code: None, text: "", to: "ana@example.com" };
         assert_eq!(classify(&silent), Outcome::Unknown { code: "provider_answer_unexpected" });

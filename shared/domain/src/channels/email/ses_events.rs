@@ -200,14 +200,14 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_an_event_is_unreadable_and_never_a_panic() {
+    fn a_body_that_is_not_an_event_is_unreadable_and_does_not_panic() {
         for body in ["", "[]", "null", "{}", r#"{"detail": {}}"#, r#"{"Message": "x"}"#, r#"{"eventType":"Bounce"}"#] {
             assert_eq!(read(body), Err(NoEvent::Unreadable), "{body}");
         }
     }
 
     #[test]
-    fn a_mail_that_umavez_did_not_send_has_no_message() {
+    fn an_event_for_an_email_that_umavez_did_not_send_has_no_message_id() {
         let mut event: Value = serde_json::from_str(fixture!("bounce")).expect("JSON");
         event["mail"]["tags"] = json!({"ses:configuration-set": ["x"]});
         assert_eq!(read(&event.to_string()).expect("readable").message, None);

@@ -275,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn what_telegram_takes_is_valid() {
+    fn html_that_telegram_accepts_is_valid() {
         let cases = [
             ("", 0),
             ("plain > text, \"x\" 'y' * _ [ ] ( ) ~ ` # + - = | { } . !", 55),
@@ -317,7 +317,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reference_counts_as_its_character_and_what_is_none_as_plain_text() {
+    fn a_character_reference_counts_as_its_character_and_an_invalid_one_as_text() {
         let cases = [
             ("&lt;&gt;&amp;&quot;", 4),
             ("&lt&gt&amp&quot", 4),
@@ -339,7 +339,7 @@ mod tests {
     }
 
     #[test]
-    fn what_telegram_refuses_is_refused_where_it_is_wrong() {
+    fn html_that_telegram_refuses_is_refused_at_the_position_of_the_error() {
         let cases = [
             ("<b>Oferta", 0, NOT_CLOSED),
             ("é<b>a <i>b", 6, NOT_CLOSED),
@@ -400,7 +400,7 @@ mod tests {
     }
 
     #[test]
-    fn every_tag_is_known_in_any_case_and_ends_only_by_its_own_name() {
+    fn tags_are_case_insensitive_and_another_tag_does_not_close_them() {
         for tag in TAGS {
             let attribute = match tag {
                 "span" => " class=tg-spoiler",
@@ -418,7 +418,7 @@ mod tests {
     }
 
     #[test]
-    fn markup_around_nothing_is_valid_and_blank() {
+    fn markup_without_visible_text_is_valid_and_blank() {
         for text in ["", " \n", "<b></b>", "<b> </b>", "<a href=\"https://x.co\">\n</a>", "&#32;&#xA0;"] {
             assert!(visible(text).expect(text).blank, "{text:?}");
         }
@@ -428,7 +428,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_text_of_one_mark_is_judged_like_a_short_one() {
+    fn many_repeated_marks_are_judged_like_a_few() {
         for unit in
             ["a", "<", "<b>", "<b></b>", "</b>", "<b ", "<a x=\"", "&", "&#", "&#1", "&lt", "&amp;", "😀", "<b x "]
         {

@@ -332,7 +332,7 @@ mod tests {
     }
 
     #[test]
-    fn what_telegram_takes_is_valid() {
+    fn markdown_that_telegram_accepts_is_valid() {
         let cases = [
             ("", 0),
             ("plain text, 1 < 2 & \"x\" $ % ^ : ; / ? @", 39),
@@ -377,7 +377,7 @@ mod tests {
     }
 
     #[test]
-    fn every_reserved_character_must_be_escaped_and_may_be() {
+    fn a_reserved_character_is_valid_only_if_it_is_escaped() {
         for c in "]()>#+-=|{}.!".chars() {
             assert_eq!(reason(&format!("é{c}")), (1, MUST_BE_ESCAPED), "{c}");
             assert_eq!(check(&format!("é\\{c}")), Ok(()), "{c}");
@@ -393,7 +393,7 @@ mod tests {
     }
 
     #[test]
-    fn what_telegram_refuses_is_refused_where_it_is_wrong() {
+    fn markdown_that_telegram_refuses_is_refused_at_the_position_of_the_error() {
         let cases = [
             ("🏟 🏟_abacaba", 3, Entity::Italic.unclosed()),
             ("🏟 🏟_abac * asd ", 9, Entity::Bold.unclosed()),
@@ -432,7 +432,7 @@ mod tests {
     }
 
     #[test]
-    fn markup_around_nothing_is_valid_and_blank() {
+    fn markup_without_visible_text_is_valid_and_blank() {
         for text in ["", " \n", "**", "``", "> ", "\\\n"] {
             assert!(visible(text).expect(text).blank, "{text:?}");
         }
@@ -440,7 +440,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_text_of_one_mark_is_judged_like_a_short_one() {
+    fn many_repeated_marks_are_judged_like_a_few() {
         for unit in ["a", "*", "_", "`", "```", "```a", "[", "[](", ">\n", "||", "![", "\\", "😀", ">`\n", "```a`"] {
             // An even number of marks closes every entity that it opens, in a short text as in a
             // long one.

@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn a_text_goes_out_by_send_text() {
+    fn a_text_is_sent_with_send_text() {
         let content = content(json!({ "text": "Oi" }));
         let call = request("minha loja", "s3cret", "+5511999999999", &content);
         assert_eq!(call.method, "POST");
@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn media_goes_out_by_send_media_with_the_text_as_its_caption() {
+    fn media_is_sent_with_send_media_and_the_text_as_its_caption() {
         let media = json!({
             "kind": "image", "url": "https://cdn.example/p.png", "mimetype": "image/png", "file_name": "p.png",
         });
@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn what_media_does_not_have_is_left_out() {
+    fn absent_fields_of_media_are_left_out() {
         let content = content(json!({ "media": { "kind": "video", "url": "https://cdn.example/v.mp4" } }));
         let call = request("loja", "s3cret", "120363040000000000@g.us", &content);
         let expected =
@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_asked_for_is_what_evolution_gets() {
+    fn content_of_an_api_request_becomes_the_expected_evolution_call() {
         let asked = json!({"text": "o contrato", "media": {"kind": "document", "url": "https://cdn.example/c"}});
         let mut errors = Vec::new();
         let read = content::read(Channel::Whatsapp, asked.as_object().expect("an object"), &mut errors);
@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn an_accepted_message_is_sent_under_its_key() {
+    fn the_key_of_an_accepted_message_is_its_provider_id() {
         let sent = |id: &str| Outcome::Sent { provider_id: id.to_owned() };
         assert_eq!(classify(201, None, fixture!("sent_text")), sent("BAE594145F4C59B4"));
         assert_eq!(classify(200, None, fixture!("sent_text")), sent("BAE594145F4C59B4"));
@@ -229,12 +229,12 @@ mod tests {
     }
 
     #[test]
-    fn a_request_that_fails_the_schema_is_permanent() {
+    fn a_request_that_violates_the_schema_is_a_permanent_failure() {
         assert_eq!(classify(400, None, fixture!("schema_rejected")), permanent("provider_rejected"));
     }
 
     #[test]
-    fn media_that_is_no_url_is_permanent() {
+    fn media_that_is_not_a_url_is_a_permanent_failure() {
         assert_eq!(classify(400, None, fixture!("media_rejected")), permanent("media_rejected"));
     }
 
@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn a_400_for_a_connection_that_closed_is_unknown() {
+    fn a_400_for_a_closed_connection_is_unknown() {
         let unknown = Outcome::Unknown { code: "provider_failed_sending" };
         assert_eq!(classify(400, None, fixture!("connection_closed")), unknown);
     }
@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bad_key_waits_for_an_operator_and_an_unknown_instance_fails() {
+    fn a_bad_api_key_is_unauthorized() {
         assert_eq!(
             classify(401, None, fixture!("unauthorized")),
             Outcome::Unauthorized { code: "instance_unauthorized" }
@@ -266,12 +266,12 @@ mod tests {
     }
 
     #[test]
-    fn an_instance_that_does_not_exist_is_permanent() {
+    fn an_unknown_instance_is_a_permanent_failure() {
         assert_eq!(classify(404, None, fixture!("instance_unknown")), permanent("instance_unknown"));
     }
 
     #[test]
-    fn a_429_waits_as_long_as_its_header_says_and_else_a_second() {
+    fn a_429_waits_for_its_retry_after_or_else_one_second() {
         let throttled = |retry_after_ms| Outcome::Throttled { retry_after_ms, scope: ThrottleScope::Bot };
         assert_eq!(classify(429, Some("33"), b""), throttled(33_000));
         assert_eq!(classify(429, Some("Wed, 21 Oct 2026 07:28:00 GMT"), b""), throttled(1_000));
@@ -286,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn a_status_that_is_not_documented_is_unknown() {
+    fn an_undocumented_status_is_unknown() {
         for status in [202, 302, 408, 413] {
             let outcome = classify(status, None, b"");
             assert_eq!(outcome, Outcome::Unknown { code: "provider_answer_unexpected" }, "{status}");

@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn a_text_is_read_with_who_said_it_and_when() {
+    fn a_text_is_read_with_its_contact_and_its_time() {
         let expected = Inbound {
             contact: "7041234567".to_owned(),
             message_id: "1841".to_owned(),
@@ -184,14 +184,14 @@ mod tests {
     }
 
     #[test]
-    fn a_photo_is_its_largest_size_and_its_caption_the_text() {
+    fn a_photo_is_read_in_its_largest_size_with_its_caption_as_text() {
         let photo = one(fixture!("photo"));
         assert_eq!((photo.kind, photo.text.as_deref()), (MessageKind::Image, Some("Segue o comprovante")));
         assert_eq!(photo.media, media(None, None, "AgACAgEAAxkBAAIHM-y"));
     }
 
     #[test]
-    fn a_document_and_a_voice_come_with_what_is_known_of_them() {
+    fn a_document_and_a_voice_message_keep_their_type_and_file_name() {
         let document = one(fixture!("document"));
         assert_eq!((document.kind, document.text), (MessageKind::Document, None));
         assert_eq!(document.media, media(Some("application/pdf"), Some("contrato.pdf"), "BQACAgEAAxkBAAIHNG"));
@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn every_kind_is_known_by_its_field() {
+    fn every_kind_of_message_is_recognized_by_its_field() {
         let file = json!({"file_id": "f"});
         for (fields, kind, has_media) in [
             (json!({"video": file, "caption": "v"}), MessageKind::Video, true),
@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn a_command_is_not_answered_and_a_path_is_no_command() {
+    fn a_command_is_ignored_and_a_path_is_not_a_command() {
         assert_eq!(ignored(fixture!("start")), [Ignored::Command]);
         let mark = json!([{"type": "bot_command", "offset": 0, "length": 3}]);
         for text in ["/start", "/start abc", "/start@loja_bot", "/a_1\nb"] {
@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_said_in_private_is_ignored() {
+    fn updates_that_are_not_private_messages_are_ignored() {
         assert_eq!(ignored(fixture!("supergroup")), [Ignored::Group]);
         assert_eq!(ignored(fixture!("channel_post")), [Ignored::Broadcast]);
         assert_eq!(ignored(fixture!("edited_message")), [Ignored::Edited]);
@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn an_update_without_its_ids_is_refused_by_name() {
+    fn an_update_without_an_id_is_refused_with_the_name_of_the_field() {
         let chat = json!({"id": 5, "type": "private"});
         for (body, field) in [
             (json!({}), "update_id"),
@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_and_a_time_that_are_not_there_are_none() {
+    fn a_missing_name_and_a_missing_time_are_none() {
         let anonymous = json!({"text": "a", "from": null, "chat": {"id": 5, "type": "private"}, "date": -1});
         let message = one(&with(&anonymous));
         assert_eq!((message.name, message.sent_at), (None, None));

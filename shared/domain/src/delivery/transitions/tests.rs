@@ -60,7 +60,7 @@ const ALL: [State; 9] = [
 fn only_a_queued_delivery_is_claimed_and_each_claim_is_the_next_attempt() {
     assert_eq!(queued().next(ANY_TIME, NOW), NextStep::Claim { attempt: 1 });
     assert_eq!(Delivery { attempt: 3, ..queued() }.next(ANY_TIME, NOW), NextStep::Claim { attempt: 4 });
-    assert_eq!(queued().claimed(&claim(2)), None, "an attempt was skipped");
+    assert_eq!(queued().claimed(&claim(2)), None, "the claim skips an attempt number");
     for state in ALL.into_iter().filter(|state| *state != State::Queued) {
         let delivery = Delivery { state, ..queued() };
         assert_eq!(delivery.next(ANY_TIME, NOW), NextStep::Leave, "{state:?}");
@@ -83,7 +83,7 @@ fn a_delivery_waits_for_its_time_and_expires_after_it() {
 }
 
 #[test]
-fn a_transient_failure_is_tried_again_a_bounded_number_of_times() {
+fn a_transient_failure_is_retried_a_limited_number_of_times() {
     let transient = || Outcome::Transient { code: "c" };
     for attempt in 1..MAX_ATTEMPTS {
         let verdict = judge(&sending(attempt), transient(), HOLD, None);
@@ -95,7 +95,7 @@ fn a_transient_failure_is_tried_again_a_bounded_number_of_times() {
 }
 
 #[test]
-fn a_missing_credential_is_tried_again_soon_and_then_at_long_intervals_for_ever() {
+fn a_missing_credential_is_retried_without_limit_at_growing_intervals() {
     let refused = || Outcome::Unauthorized { code: "c" };
     assert_eq!(judge(&sending(1), refused(), HOLD, None), again(Again::Retry));
     let last = sending(MAX_ATTEMPTS);
@@ -104,11 +104,11 @@ fn a_missing_credential_is_tried_again_soon_and_then_at_long_intervals_for_ever(
     assert_eq!(verdict, Verdict::Again { why: Again::Throttled, code: "c", not_before });
     let next =
         Delivery { attempt: MAX_ATTEMPTS + 1, state: State::Sending, ..now(last.settled(MAX_ATTEMPTS, &verdict, NOW)) };
-    assert_eq!(judge(&next, refused(), HOLD, None), verdict, "and so on");
+    assert_eq!(judge(&next, refused(), HOLD, None), verdict, "every later attempt waits as long");
 }
 
 #[test]
-fn a_limit_or_a_hold_is_honoured_exactly_and_costs_no_try() {
+fn a_throttle_or_a_hold_waits_exactly_and_does_not_count_as_a_try() {
     let last = sending(MAX_ATTEMPTS);
     let hour = 3_600_000;
     for (outcome, code, wait_ms) in [
@@ -125,7 +125,7 @@ fn a_limit_or_a_hold_is_honoured_exactly_and_costs_no_try() {
 }
 
 #[test]
-fn an_unknown_is_sent_again_only_by_policy_and_not_for_ever() {
+fn an_unknown_attempt_is_resent_only_by_policy_and_a_limited_number_of_times() {
     let lost = || Outcome::Unknown { code: "c" };
     let held = Verdict::Unknown { code: "c" };
     assert_eq!(judge(&sending(1), lost(), HOLD, None), held);
@@ -137,7 +137,7 @@ fn an_unknown_is_sent_again_only_by_policy_and_not_for_ever() {
 }
 
 #[test]
-fn an_outcome_settles_the_attempt_that_is_under_way_and_no_other() {
+fn an_outcome_settles_only_the_attempt_that_is_under_way() {
     for (verdict, state) in [
         (sent(), State::Sent),
         (FAILED, State::Failed),
@@ -158,7 +158,7 @@ fn an_outcome_settles_the_attempt_that_is_under_way_and_no_other() {
 }
 
 #[test]
-fn proof_of_sending_counts_from_every_source_at_any_time() {
+fn proof_of_sending_settles_a_delivery_at_any_time() {
     let resent = unknown(1).resent().expect("queued again");
     let failed = now(sending(1).settled(1, &FAILED, NOW));
     let not_sent = unknown(1).declared(false, NOW).expect("settled");
@@ -177,15 +177,15 @@ fn proof_of_sending_counts_from_every_source_at_any_time() {
 }
 
 #[test]
-fn proof_of_what_an_operator_called_sent_adds_what_the_provider_calls_it() {
+fn proof_adds_the_provider_id_to_a_delivery_that_an_operator_declared_sent() {
     let declared = unknown(1).declared(true, NOW).expect("settled");
     let settled = now(declared.confirmed(1, "p", NOW.plus_ms(5)));
     assert_eq!((settled.state, settled.provider_id.as_deref()), (State::Sent, Some("p")));
-    assert_eq!(settled.sent_at, Some(NOW), "as the operator said");
+    assert_eq!(settled.sent_at, Some(NOW), "the time of the operator's declaration is kept");
 }
 
 #[test]
-fn an_earlier_attempt_that_was_sent_ends_the_delivery_as_sent_whatever_the_later_one_says() {
+fn an_earlier_attempt_that_was_sent_decides_the_outcome_of_the_delivery() {
     let second = unknown(1).resent().and_then(|queued| queued.claimed(&claim(2))).expect("a second attempt");
     let known = now(second.confirmed(1, "p", NOW));
     assert_eq!((known.state, known.sent_attempt()), (State::Sending, Some(1)), "the later one is under way");
@@ -198,7 +198,7 @@ fn an_earlier_attempt_that_was_sent_ends_the_delivery_as_sent_whatever_the_later
 }
 
 #[test]
-fn what_may_have_been_sent_does_not_end_as_unsent() {
+fn a_delivery_in_doubt_does_not_end_as_not_sent() {
     let doubtful = unknown(1).resent().expect("queued again");
     assert_eq!(doubtful.doubts, [1]);
     assert_eq!(doubtful.ended(State::Suppressed, None).map(|ended| ended.state), Some(State::Unknown));
@@ -212,12 +212,12 @@ fn what_may_have_been_sent_does_not_end_as_unsent() {
 }
 
 #[test]
-fn a_sender_that_comes_back_late_resolves_the_doubt_about_its_own_attempt_only() {
+fn a_late_sender_resolves_the_doubt_about_its_own_attempt_only() {
     for verdict in [FAILED, again(Again::Retry), Verdict::Expired { code: "c" }] {
         let settled = now(unknown(1).settled(1, &verdict, NOW));
         assert_eq!((settled.state, settled.reason.as_deref()), (State::Failed, Some("c")), "{verdict:?}");
     }
-    assert_eq!(unknown(1).settled(1, &again(Again::Policy), NOW), Settled::TooLate, "it knows nothing");
+    assert_eq!(unknown(1).settled(1, &again(Again::Policy), NOW), Settled::TooLate, "outcome unknown");
     let second = now(unknown(1).resent().expect("queued").claimed(&claim(2)).expect("claimed").settled(
         2,
         &Verdict::Unknown { code: "c" },
@@ -229,11 +229,11 @@ fn a_sender_that_comes_back_late_resolves_the_doubt_about_its_own_attempt_only()
     assert_eq!(now(first_resolved.settled(2, &FAILED, NOW)).state, State::Failed);
     let resent = unknown(1).resent().expect("queued");
     let resolved = now(resent.settled(1, &FAILED, NOW));
-    assert_eq!((resolved.state, resolved.doubts.len()), (State::Queued, 0), "it is sent again by order");
+    assert_eq!((resolved.state, resolved.doubts.len()), (State::Queued, 0), "the order to resend still holds");
 }
 
 #[test]
-fn a_cancel_during_an_attempt_that_was_given_up_holds_once_it_is_known_not_to_have_been_sent() {
+fn a_cancel_takes_effect_when_a_lost_attempt_turns_out_not_sent() {
     let recalled = sending(1).cancel().1.expect("a recall");
     let given_up = now(recalled.settled(1, &Verdict::Unknown { code: "sender_lost" }, NOW));
     assert_eq!((given_up.state, given_up.reason.as_deref()), (State::Unknown, Some("sender_lost")));
@@ -242,7 +242,7 @@ fn a_cancel_during_an_attempt_that_was_given_up_holds_once_it_is_known_not_to_ha
 }
 
 #[test]
-fn a_rejected_attempt_was_not_sent_and_nothing_proves_it_afterwards() {
+fn a_rejected_attempt_was_not_sent_and_later_proof_is_ignored() {
     for delivery in [sending(1), unknown(1), now(sending(1).settled(1, &sent(), NOW))] {
         let rejected = now(delivery.rejected(1, "rejected"));
         assert_eq!((rejected.state, rejected.reason.as_deref()), (State::Failed, Some("rejected")), "{delivery:?}");
@@ -253,7 +253,7 @@ fn a_rejected_attempt_was_not_sent_and_nothing_proves_it_afterwards() {
 }
 
 #[test]
-fn a_rejected_attempt_leaves_the_doubt_about_another() {
+fn a_rejected_attempt_leaves_the_doubt_about_another_attempt() {
     let second = unknown(1).resent().and_then(|queued| queued.claimed(&claim(2))).expect("a second attempt");
     let rejected = now(second.rejected(2, "rejected"));
     assert_eq!((rejected.state, rejected.doubts.as_slice()), (State::Unknown, [1].as_slice()));
@@ -266,7 +266,7 @@ fn a_rejected_attempt_leaves_the_doubt_about_another() {
 }
 
 #[test]
-fn what_is_known_of_the_attempts_does_not_depend_on_the_order_of_events() {
+fn the_order_of_events_does_not_change_what_is_known_about_attempts() {
     let second = unknown(1).resent().and_then(|queued| queued.claimed(&claim(2))).expect("a second attempt");
     // Both attempts were sent, and the provider then rejects one of them.
     let both = now(now(second.confirmed(1, "p", NOW)).settled(2, &sent(), NOW));
@@ -286,7 +286,7 @@ fn what_is_known_of_the_attempts_does_not_depend_on_the_order_of_events() {
 }
 
 #[test]
-fn a_cancel_answers_canceled_in_flight_or_already_sent_and_a_repeat_the_same() {
+fn a_cancel_and_its_repeat_answer_canceled_in_flight_or_already_sent() {
     use Cancel::{Already, AlreadySent, Ended, InFlight, Now};
     let answers: Vec<_> = ALL.into_iter().map(|state| Delivery { state, attempt: 1, ..queued() }.cancel().0).collect();
     assert_eq!(answers, [Now, InFlight, AlreadySent, Ended, InFlight, Ended, Already, Ended, Ended]);
@@ -301,7 +301,7 @@ fn a_cancel_answers_canceled_in_flight_or_already_sent_and_a_repeat_the_same() {
 }
 
 #[test]
-fn an_order_to_send_again_is_for_what_failed_or_is_unknown_and_lifts_a_recall() {
+fn only_a_failed_or_unknown_delivery_is_resent_and_the_resend_clears_a_recall() {
     for state in ALL {
         let delivery = Delivery { state, attempt: 2, recalled: Some(2), ..queued() };
         let resent = delivery.resent();
@@ -313,7 +313,7 @@ fn an_order_to_send_again_is_for_what_failed_or_is_unknown_and_lifts_a_recall() 
 }
 
 #[test]
-fn an_operator_settles_only_what_is_unknown() {
+fn an_operator_settles_only_an_unknown_delivery() {
     for state in ALL.into_iter().filter(|state| *state != State::Unknown) {
         assert_eq!(Delivery { state, ..queued() }.declared(true, NOW), None, "{state:?}");
     }
@@ -321,11 +321,11 @@ fn an_operator_settles_only_what_is_unknown() {
     assert_eq!((sent.state, sent.sent_at, sent.doubts.as_slice()), (State::Sent, Some(NOW), [1].as_slice()));
     let failed = unknown(1).declared(false, NOW).expect("settled");
     assert_eq!((failed.state, failed.doubts.len()), (State::Failed, 0));
-    assert_eq!(now(sent.rejected(1, "rejected")).state, State::Failed, "no attempt is left that it may be about");
+    assert_eq!(now(sent.rejected(1, "rejected")).state, State::Failed, "no other attempt is in doubt");
 }
 
 #[test]
-fn what_a_delivery_waits_for_follows_from_its_state() {
+fn the_wake_up_of_a_delivery_follows_from_its_state() {
     let emit =
         |seq, not_before| crate::outbox::Emit { seq, queue: "q".into(), not_before, id: "a".into(), body: "{}".into() };
     let waits = |delivery: &Delivery| {

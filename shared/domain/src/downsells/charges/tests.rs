@@ -28,11 +28,11 @@ fn both(change: ChargeChange) -> (ChargesRow, TransactionRow) {
 }
 
 #[test]
-fn a_charge_is_open_until_its_end_and_no_longer() {
+fn a_charge_is_open_until_its_end_time() {
     let end = now().plus_ms(1_000);
     let (charges, transaction) = both(created(&none(), &unknown(), &of("t1"), until(end), now()));
     assert!(charges.is_open("t1", now()) && charges.any_open(now()));
-    assert!(!charges.is_open("t1", end), "at its end it is over");
+    assert!(!charges.is_open("t1", end), "the charge has expired at its end");
     assert_eq!(
         (transaction.status_at(now()), transaction.status_at(end)),
         (ChargeStatus::Unpaid, ChargeStatus::Expired)
@@ -41,7 +41,7 @@ fn a_charge_is_open_until_its_end_and_no_longer() {
 }
 
 #[test]
-fn a_charge_only_moves_forward() {
+fn the_status_of_a_charge_only_moves_forward() {
     let until = until(now().plus_days(1));
     let (charges, unpaid) = both(created(&none(), &unknown(), &of("t1"), until, now()));
     let (charges, expired_row) = both(expired(&charges, &unpaid, now()));
@@ -55,7 +55,7 @@ fn a_charge_only_moves_forward() {
 }
 
 #[test]
-fn expired_before_created_stays_expired_and_gets_its_owner() {
+fn a_charge_reported_expired_before_created_stays_expired_and_gets_its_owner() {
     let tombstone = unplaced(&unknown(), ChargeStatus::Expired, now()).expect("new");
     assert_eq!(tombstone.charge(), None);
     let late = created(&none(), &tombstone, &of("t1"), until(now().plus_days(1)), now());
@@ -68,7 +68,7 @@ fn expired_before_created_stays_expired_and_gets_its_owner() {
 }
 
 #[test]
-fn paid_before_created_is_paid() {
+fn a_charge_reported_paid_before_created_is_paid() {
     let (charges, row) = both(paid(&none(), &unknown(), &of("t1"), now()));
     assert!(!charges.any_open(now()));
     let late = created(&charges, &row, &of("t1"), until(now().plus_days(1)), now());
@@ -76,7 +76,7 @@ fn paid_before_created_is_paid() {
 }
 
 #[test]
-fn expired_before_created_is_expired_and_can_still_be_paid() {
+fn a_charge_reported_expired_before_created_can_still_be_paid() {
     let row = unplaced(&unknown(), ChargeStatus::Expired, now()).expect("it is new");
     let late = created(&none(), &row, &of("t1"), until(now().plus_days(1)), now());
     assert!(matches!(late, ChargeChange::Transaction(row) if row.status == ChargeStatus::Expired));
@@ -87,7 +87,7 @@ fn expired_before_created_is_expired_and_can_still_be_paid() {
 #[test]
 fn a_charge_that_was_already_expired_when_it_was_reported_stays_expired() {
     let ChargeChange::Transaction(row) = created(&none(), &unknown(), &of("t1"), until(now()), now()) else {
-        panic!("it is over")
+        panic!("the charge must be expired")
     };
     assert_eq!((row.status, row.charge()), (ChargeStatus::Expired, Some(of("t1"))));
     let again = created(&none(), &row, &of("t1"), until(now().plus_days(1)), now());
@@ -106,7 +106,7 @@ fn a_transaction_has_one_owner() {
 }
 
 #[test]
-fn one_more_charge_than_a_contact_may_have_is_refused_and_drops_no_other() {
+fn a_charge_beyond_the_limit_of_a_contact_is_refused_and_drops_no_other() {
     let mut charges = none();
     for n in 0..MOST_OPEN {
         let end = now().plus_ms(1_000 + i64::try_from(n).expect("small"));
@@ -125,7 +125,7 @@ fn one_more_charge_than_a_contact_may_have_is_refused_and_drops_no_other() {
 }
 
 #[test]
-fn one_id_at_two_gateways_is_two_transactions() {
+fn the_same_id_at_two_gateways_is_two_transactions() {
     let names = [("default", "1"), ("other", "1"), ("other", "other"), ("default", "other:1")];
     let shown: Vec<_> = names.iter().map(|(gateway, id)| transaction_name(gateway, id)).collect();
     assert_eq!(shown, ["1", "other 1", "other other", "other:1"]);
@@ -135,7 +135,7 @@ fn one_id_at_two_gateways_is_two_transactions() {
 }
 
 #[test]
-fn the_newest_charge_is_the_one_that_was_made_last_of_those_that_can_be_paid() {
+fn the_newest_charge_is_the_open_charge_that_was_created_last() {
     let made = |made_at: i64, until: i64| OpenCharge { made_at, until: now().millis() + until };
     let charges =
         none().created("a", made(5, 90), now()).expect("room").created("b", made(9, 10), now()).expect("room");
@@ -148,13 +148,13 @@ fn the_newest_charge_is_the_one_that_was_made_last_of_those_that_can_be_paid() {
 }
 
 #[test]
-fn a_payment_without_a_contact_counts_when_its_contact_is_named() {
+fn a_payment_without_a_contact_takes_effect_when_its_contact_is_reported() {
     let expired = unplaced(&unknown(), ChargeStatus::Expired, now()).expect("it is new");
     assert!(!expired.is_unplaced_payment());
     let row = unplaced(&expired, ChargeStatus::Paid, now()).expect("it moves forward");
     assert_eq!((row.status, row.charge(), row.version), (ChargeStatus::Paid, None, 2));
     assert_eq!(unplaced(&row, ChargeStatus::Paid, now()), None, "reported again");
-    assert_eq!(unplaced(&row, ChargeStatus::Expired, now()), None, "paid is paid");
+    assert_eq!(unplaced(&row, ChargeStatus::Expired, now()), None, "a paid charge stays paid");
     assert!(row.is_unplaced_payment());
     assert_eq!(expired_again(&row), ChargeChange::Known(ChargeStatus::Paid));
     let (charges, placed) = both(paid(&none(), &row, &of("t1"), now()));
@@ -171,10 +171,10 @@ fn expired_again(row: &TransactionRow) -> ChargeChange {
 fn after_a_check_the_charges_are_checked_when_the_next_one_expires() {
     let (charges, _) = both(created(&none(), &unknown(), &of("t1"), until(now().plus_ms(1_000)), now()));
     let charges = charges.created("t2", until(now().plus_ms(9_000)), now()).expect("room");
-    assert!(!charges.is_overdue(now().plus_ms(999)) && charges.is_overdue(now().plus_ms(1_000)), "at its first end");
+    assert!(!charges.is_overdue(now().plus_ms(999)) && charges.is_overdue(now().plus_ms(1_000)), "first expiry");
     let charges = charges.paid("t3", now());
     let later = now().plus_ms(5_000);
-    assert!(charges.is_overdue(later), "one charge is over");
+    assert!(charges.is_overdue(later), "one charge has expired");
     let charges = charges.checked(later);
     assert_eq!(charges.work.wake_at, Some(keys::at_time(now().plus_ms(9_000), ContactId::of("loja", 7).as_str())));
     assert_eq!(charges.checked(now().plus_ms(9_000)).work.wake, None);

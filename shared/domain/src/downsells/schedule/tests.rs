@@ -126,7 +126,7 @@ fn ended(mut contact: Contact, sent_at: Option<Timestamp>) -> Contact {
 }
 
 #[test]
-fn an_event_has_no_clock_in_its_id() {
+fn an_event_id_does_not_depend_on_the_clock() {
     let offer = only(&with_start());
     assert_eq!(offer.event_id, "loja:7:12:start:5001");
     assert_eq!(offer.id, OfferId::of("loja:7:12:start:5001"));
@@ -146,7 +146,7 @@ fn a_repeated_event_is_a_duplicate_at_any_time_and_after_any_outcome() {
 }
 
 #[test]
-fn a_second_start_is_put_down_as_refused_by_the_first() {
+fn a_second_start_is_recorded_as_refused_by_the_offer_of_the_first() {
     let contact = with_start();
     let plan = plan(&start("5002"), &[plain()], &contact, now());
     let [PlanStep::Refuse { event, pending: None }] = plan.steps.as_slice() else { panic!("{plan:?}") };
@@ -157,7 +157,7 @@ fn a_second_start_is_put_down_as_refused_by_the_first() {
 }
 
 #[test]
-fn a_charge_is_refused_only_while_the_offer_that_it_found_is_pending() {
+fn a_charge_is_refused_only_while_the_offer_in_its_slot_is_pending() {
     let mut contact = Contact { charges: Some(open(&["t1", "t2"])), ..Contact::default() };
     asked(&mut contact, &pix("t1"), &[plain()], now());
     let plan = plan(&pix("t2"), &[plain()], &contact, now());
@@ -166,41 +166,41 @@ fn a_charge_is_refused_only_while_the_offer_that_it_found_is_pending() {
 }
 
 #[test]
-fn once_the_last_has_ended_each_trigger_schedules_again() {
+fn after_the_last_offer_has_ended_a_trigger_schedules_again() {
     for sent_at in [None, Some(now())] {
         let contact = ended(with_start(), sent_at);
         let plan = plan(&start("5002"), &[plain()], &contact, now());
         let [PlanStep::Schedule { slot, slot_before, stale, .. }] = plan.steps.as_slice() else { panic!("{plan:?}") };
         assert_eq!(slot_before.as_ref(), contact.slots.get(&12));
-        assert_eq!((slot.pending, slot.version, slot.sent_at), (true, 3, sent_at), "what was sent is not forgotten");
+        assert_eq!((slot.pending, slot.version, slot.sent_at), (true, 3, sent_at), "the slot keeps its last send time");
         assert_eq!((slot.ended_at, stale), (None, &None));
     }
 }
 
 #[test]
-fn what_is_sent_once_ever_is_scheduled_until_it_was_sent() {
+fn a_once_ever_downsell_is_scheduled_until_it_was_sent() {
     let ever = [downsell(12, &json!({"rearm": "once_ever"}))];
     let unsent = plan(&start("5002"), &ever, &ended(with_start(), None), now());
-    assert_eq!(unsent.scheduled().count(), 1, "one that was not sent does not count");
+    assert_eq!(unsent.scheduled().count(), 1, "an offer that was not sent does not count");
     let sent = plan(&start("5002"), &ever, &ended(with_start(), Some(now())), now().plus_days(3_000));
     assert_eq!(sent.refused(Refused::NotRearmed), 1);
 }
 
 #[test]
-fn a_cooldown_counts_from_the_sending_to_the_millisecond() {
+fn a_cooldown_counts_from_the_send_time_to_the_millisecond() {
     let cool = [downsell(12, &json!({"rearm": "cooldown_days", "cooldown_days": 7}))];
     let contact = ended(with_start(), Some(minutes(30)));
     let over = minutes(30).plus_days(7);
     assert_eq!(plan(&start("5002"), &cool, &contact, over.plus_ms(-1)).refused(Refused::NotRearmed), 1);
     assert_eq!(plan(&start("5002"), &cool, &contact, over).scheduled().count(), 1);
     let unsent = plan(&start("5002"), &cool, &ended(with_start(), None), now());
-    assert_eq!(unsent.scheduled().count(), 1, "what was not sent needs no rest");
+    assert_eq!(unsent.scheduled().count(), 1, "an offer that was not sent has no cooldown");
 }
 
 #[test]
-fn what_was_sent_is_counted_also_when_its_slot_is_taken_again() {
+fn sent_offers_are_counted_even_if_their_slot_is_taken_again() {
     let mut contact = ended(with_start(), Some(minutes(30)));
-    assert_eq!(contact.sent_count_beyond_current_slots(0), 0, "it is still there to be counted");
+    assert_eq!(contact.sent_count_beyond_current_slots(0), 0, "the current slot still has the sent offer");
     asked(&mut contact, &start("5002"), &[plain()], now());
     assert_eq!(contact.sent_count_beyond_current_slots(0), 1);
     let mut contact = ended(contact, Some(minutes(60)));
@@ -213,20 +213,20 @@ fn what_was_sent_is_counted_also_when_its_slot_is_taken_again() {
         contact.slots.values_mut().for_each(|slot| slot.sent = 1);
         contact
     };
-    assert_eq!(unsent.sent_count_beyond_current_slots(0), 1, "the last was not sent, and the one before it was");
+    assert_eq!(unsent.sent_count_beyond_current_slots(0), 1, "only the offer before the last was sent");
     asked(&mut contact, &start("5003"), &[plain()], now());
-    assert_eq!([0, 1].map(|epoch| contact.sent_count_beyond_current_slots(epoch)), [0, 0], "a payment begins anew");
+    assert_eq!([0, 1].map(|epoch| contact.sent_count_beyond_current_slots(epoch)), [0, 0], "a new payment epoch");
 }
 
 #[test]
-fn an_offer_of_before_a_payment_ends_and_its_slot_is_taken_in_the_same_plan() {
+fn an_offer_from_before_a_payment_ends_and_is_replaced_in_the_same_plan() {
     let mut contact = with_start();
     contact.charges = Some(after_payment(&open(&["t1", "t2"]), "t1"));
     let plan = plan(&start("5002"), &[plain()], &contact, now());
     let [PlanStep::Schedule { offer, slot, slot_before, stale: Some(stale) }] = plan.steps.as_slice() else {
         panic!("{plan:?}");
     };
-    assert_eq!((offer.pay_epoch, &slot.offer), (1, &offer.id), "it knows of the payment");
+    assert_eq!((offer.pay_epoch, &slot.offer), (1, &offer.id), "the new offer has the epoch of the payment");
     assert_eq!((slot.version, slot_before.as_ref()), (2, contact.slots.get(&12)));
     let (before, after) = &**stale;
     assert_eq!(
@@ -236,7 +236,7 @@ fn an_offer_of_before_a_payment_ends_and_its_slot_is_taken_in_the_same_plan() {
 }
 
 #[test]
-fn an_offer_of_a_charge_that_is_over_makes_way_too() {
+fn an_offer_of_an_expired_charge_is_replaced_too() {
     let mut contact = Contact { charges: Some(open(&["t1"])), ..Contact::default() };
     asked(&mut contact, &pix("t1"), &[plain()], now());
     let over = plan(&start("5002"), &[plain()], &contact, minutes(60));
@@ -247,7 +247,7 @@ fn an_offer_of_a_charge_that_is_over_makes_way_too() {
 }
 
 #[test]
-fn what_may_have_been_sent_keeps_its_slot_also_after_a_payment() {
+fn an_offer_that_may_have_been_sent_keeps_its_slot_even_after_a_payment() {
     let paid = after_payment(&open(&["t1", "t2"]), "t1");
     let change = |state: State, doubt: Option<u32>| {
         let mut contact = Contact { charges: Some(paid.clone()), ..with_start() };
@@ -281,7 +281,7 @@ fn a_charge_joins_the_pending_offer_of_a_start_and_the_earlier_time_is_kept() {
 }
 
 #[test]
-fn a_charge_joins_once_and_a_start_joins_nothing() {
+fn a_charge_joins_an_offer_once_and_a_start_joins_no_offer() {
     let mut contact = with_start();
     asked(&mut contact, &pix("t1"), &[plain()], now());
     contact.charges = Some(open(&["t1", "t2"]));
@@ -307,24 +307,24 @@ fn downsells_that_are_inactive_or_not_for_the_trigger_are_skipped() {
 }
 
 #[test]
-fn delays_count_from_the_triggers_own_time() {
-    let told_late = |late: Timestamp| {
+fn delays_count_from_the_time_of_the_trigger() {
+    let reported_at = |late: Timestamp| {
         let plan = plan(&start("5001"), &[plain()], &Contact::default(), late);
         plan.scheduled().next().expect("scheduled").clone()
     };
     for late in [now(), minutes(2), minutes(50)] {
-        let offer = told_late(late);
+        let offer = reported_at(late);
         assert_eq!((offer.scheduled_at, offer.not_after), (minutes(5), minutes(5 + 1_440)));
     }
-    let overdue = told_late(minutes(50)).work.emit.expect("it is emitted");
-    assert_eq!(overdue.not_before, None, "at once");
+    let overdue = reported_at(minutes(50)).work.emit.expect("it is emitted");
+    assert_eq!(overdue.not_before, None, "an overdue offer is emitted without a delay");
 }
 
 #[test]
-fn what_a_queue_can_hold_is_emitted_and_the_rest_is_indexed() {
+fn an_offer_due_soon_is_emitted_and_a_later_one_is_indexed() {
     let far = downsell(12, &json!({"delay_minutes": 60}));
-    let at = |told_at: Timestamp| {
-        let plan = plan(&start("5001"), std::slice::from_ref(&far), &Contact::default(), told_at);
+    let at = |reported_at: Timestamp| {
+        let plan = plan(&start("5001"), std::slice::from_ref(&far), &Contact::default(), reported_at);
         plan.scheduled().next().expect("scheduled").clone()
     };
     let reach = minutes(60).plus_ms(-LOOK_AHEAD_MS);
@@ -341,13 +341,13 @@ fn what_a_queue_can_hold_is_emitted_and_the_rest_is_indexed() {
 }
 
 #[test]
-fn a_new_offer_is_queued_and_knows_what_it_came_from() {
+fn a_new_offer_is_queued_and_records_its_trigger() {
     let asked = TriggerEvent { meta: Some(r#"{"payload":"x"}"#), ..pix("t1") };
     let offer = offer(&asked, after_payment(&open(&["t0", "t1"]), "t0"));
     assert_eq!((offer.status, offer.delivery.state, offer.delivery.attempt), (OfferStatus::Pending, State::Queued, 0));
     assert_eq!((offer.pay_epoch, offer.transaction_id.as_deref()), (1, Some("t1")));
     assert_eq!((offer.correlation_id.as_str(), offer.meta.as_deref()), ("c-1", Some(r#"{"payload":"x"}"#)));
-    assert_eq!((offer.version, offer.expires_at), (1, None), "it is kept while it is pending");
+    assert_eq!((offer.version, offer.expires_at), (1, None), "a pending offer does not expire from the table");
     assert_eq!(self::offer(&start("5001"), open(&["t1"])).transaction_id, None);
 }
 
@@ -363,7 +363,7 @@ fn writes(plan: &Plan) -> usize {
 }
 
 #[test]
-fn the_most_downsells_fit_into_one_transaction() {
+fn the_maximum_number_of_downsells_fits_into_one_transaction() {
     let downsells: Vec<_> = (1..=u64::from(MOST_DOWNSELLS)).map(|id| downsell(id, &json!({}))).collect();
     let mut contact = Contact { charges: Some(open(&["t1"])), ..Contact::default() };
     let first = asked(&mut contact, &start("5001"), &downsells, now());
@@ -372,5 +372,5 @@ fn the_most_downsells_fit_into_one_transaction() {
     contact.charges = Some(after_payment(&open(&["t1", "t2"]), "t1"));
     let replace = plan(&pix("t2"), &downsells, &contact, now());
     assert_eq!([&first, &join, &refuse, &replace].map(writes), [62, 62, 32, 92]);
-    assert!(writes(&replace) <= 100, "what one transaction takes");
+    assert!(writes(&replace) <= 100, "more writes than one transaction allows");
 }

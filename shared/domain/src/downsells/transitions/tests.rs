@@ -77,25 +77,25 @@ fn closed(end: OfferEnd) -> Option<ClosedGate> {
 }
 
 #[test]
-fn an_offer_of_a_start_leaves_while_any_charge_is_open() {
+fn an_offer_of_a_start_may_be_sent_while_any_charge_is_open() {
     let gate = |charges: Option<&ChargesRow>, at| of_start().gate(Some(&bot()), Some(&plain()), charges, at);
     assert_eq!(gate(Some(&open(&["t1"])), minutes(5)), None);
-    assert_eq!(gate(Some(&open(&["t9"])), minutes(5)), None, "whichever it is");
+    assert_eq!(gate(Some(&open(&["t9"])), minutes(5)), None, "any open charge is enough");
     let unpaid = closed(OfferEnd::Skipped(CancelReason::NoUnpaidPix));
-    assert_eq!(gate(Some(&open(&["t1"])), minutes(60)), unpaid, "it is over by its own time");
+    assert_eq!(gate(Some(&open(&["t1"])), minutes(60)), unpaid, "the charge has expired by its own time");
     assert_eq!(gate(Some(&open(&[])), now()), unpaid);
     assert_eq!(gate(None, now()), unpaid);
 }
 
 #[test]
-fn an_offer_of_a_charge_leaves_only_while_that_charge_is_open() {
+fn an_offer_of_a_charge_may_be_sent_only_while_that_charge_is_open() {
     let gate = |charges: Option<&ChargesRow>, at| of_pix().gate(Some(&bot()), Some(&plain()), charges, at);
     assert_eq!(gate(Some(&open(&["t1", "t2"])), minutes(60).plus_ms(-1)), None);
     let expired = closed(OfferEnd::Canceled(CancelReason::Expired));
     assert_eq!(gate(Some(&open(&["t1"])), minutes(60)), expired);
     let other = gate(Some(&open(&["t2"])), minutes(5));
     let Some(ClosedGate::PassedOn(passed)) = other else {
-        panic!("another charge is no reason to leave as it is: {other:?}")
+        panic!("the offer is not moved to the other charge: {other:?}")
     };
     let gate_of_passed = passed.gate(Some(&bot()), Some(&plain()), Some(&open(&["t2"])), minutes(5));
     assert_eq!((passed.transaction_id.as_deref(), gate_of_passed), (Some("t2"), None));
@@ -103,7 +103,7 @@ fn an_offer_of_a_charge_leaves_only_while_that_charge_is_open() {
 }
 
 #[test]
-fn nothing_of_before_a_payment_leaves_whatever_else_is_open() {
+fn an_offer_from_before_a_payment_is_not_sent_even_if_a_charge_is_open() {
     let charges = after_payment(&open(&["t1", "t2"]), "t2");
     for row in [of_start(), of_pix()] {
         let gate = row.gate(Some(&bot()), Some(&plain()), Some(&charges), minutes(5));
@@ -114,7 +114,7 @@ fn nothing_of_before_a_payment_leaves_whatever_else_is_open() {
 }
 
 #[test]
-fn bots_and_downsells_that_rest_or_are_gone_send_nothing() {
+fn inactive_and_deleted_bots_and_downsells_send_nothing() {
     let charges = open(&["t1"]);
     let gate = |bot: Option<&BotRow>, downsell: Option<&DownsellRow>| {
         of_start().gate(bot, downsell, Some(&charges), minutes(5))
@@ -127,11 +127,11 @@ fn bots_and_downsells_that_rest_or_are_gone_send_nothing() {
 }
 
 #[test]
-fn a_payment_is_the_reason_before_all_others() {
+fn a_payment_outranks_all_other_reasons() {
     let charges = after_payment(&open(&["t1"]), "t1");
     assert_eq!(of_pix().gate(None, None, Some(&charges), minutes(99)), closed(OfferEnd::Canceled(CancelReason::Paid)));
     assert_eq!(of_pix().outdated(Some(&charges), minutes(99)), Some(OfferEnd::Canceled(CancelReason::Paid)));
-    assert_eq!(of_start().outdated(Some(&open(&[])), minutes(99)), None, "no open charge is no end, only a gate");
+    assert_eq!(of_start().outdated(Some(&open(&[])), minutes(99)), None, "a closed gate does not end the offer");
 }
 
 #[test]
@@ -156,7 +156,7 @@ fn a_claim_emits_nothing_and_recovery_checks_it_after_its_deadline() {
 }
 
 #[test]
-fn what_was_sent_is_over_and_says_how_late_it_was() {
+fn a_sent_offer_has_ended_and_records_its_lateness() {
     let row = learned(&sending(), 1, &sent());
     assert_eq!((row.status, row.delivery.provider_id.as_deref()), (OfferStatus::Sent, Some("p-1")));
     assert_eq!((row.delivery.sent_at, row.late_ms), (Some(minutes(6)), Some(60_000)));
@@ -165,7 +165,7 @@ fn what_was_sent_is_over_and_says_how_late_it_was() {
 }
 
 #[test]
-fn an_attempt_that_failed_or_came_too_late_ends_the_offer() {
+fn a_failed_or_expired_attempt_ends_the_offer() {
     let failed = learned(&sending(), 1, &Verdict::Failed { code: "blocked", suppress: true });
     assert_eq!((failed.status, failed.delivery.reason.as_deref()), (OfferStatus::Failed, Some("blocked")));
     let expired = learned(&sending(), 1, &Verdict::Expired { code: "throttled" });
@@ -177,7 +177,7 @@ fn an_attempt_that_failed_or_came_too_late_ends_the_offer() {
 }
 
 #[test]
-fn an_unknown_offer_is_pending_and_waits_for_a_person() {
+fn an_unknown_offer_is_pending_and_waits_for_an_operator() {
     let row = unknown();
     assert_eq!((row.status, row.delivery.state, row.unknown), (OfferStatus::Pending, State::Unknown, true));
     assert_eq!((row.delivery.reason.as_deref(), row.expires_at), (Some("timed_out"), None));
@@ -185,7 +185,7 @@ fn an_unknown_offer_is_pending_and_waits_for_a_person() {
 }
 
 #[test]
-fn another_try_waits_for_its_time_and_a_limit_is_not_the_offers_fault() {
+fn a_retry_waits_for_its_time_and_a_throttle_does_not_count_as_a_try() {
     let row = learned(&sending(), 1, &again(Again::Retry));
     assert_eq!(
         (row.delivery.state, row.delivery.not_before, row.delivery.tries_from),
@@ -194,7 +194,7 @@ fn another_try_waits_for_its_time_and_a_limit_is_not_the_offers_fault() {
     assert_eq!((row.delivery.doubts.len(), row.delivery.deadline, row.delivery.claim.as_deref()), (0, None, None));
     assert_eq!(row.work.emit.as_ref().and_then(|emit| emit.not_before), Some(minutes(7).millis()));
     let next = row.delivery.next(row.window(), minutes(6));
-    assert_eq!(next, NextStep::Wait { until: minutes(7) }, "not before it");
+    assert_eq!(next, NextStep::Wait { until: minutes(7) }, "it waits for its time");
     assert_eq!(learned(&sending(), 1, &again(Again::Throttled)).delivery.tries_from, 1);
     let hour = Verdict::Again { why: Again::Throttled, code: "throttled", not_before: minutes(66) };
     let row = learned(&sending(), 1, &hour);
@@ -220,7 +220,7 @@ fn an_outcome_other_than_sent_counts_only_while_its_attempt_is_under_way() {
 }
 
 #[test]
-fn proof_of_sending_counts_from_every_source_at_any_time() {
+fn proof_of_sending_settles_an_offer_at_any_time() {
     let second = in_doubt().claimed(&claim(2, minutes(9)), minutes(8)).expect("it is queued");
     let failed = learned(&sending(), 1, &Verdict::Failed { code: "a", suppress: false });
     for row in [sending(), unknown(), in_doubt(), failed] {
@@ -240,7 +240,7 @@ fn proof_of_sending_counts_from_every_source_at_any_time() {
 }
 
 #[test]
-fn sent_is_not_taken_of_an_attempt_that_was_never_begun_nor_of_what_was_canceled() {
+fn proof_is_ignored_for_an_attempt_not_begun_and_for_a_canceled_offer() {
     assert_eq!(of_start().settled(1, &sent(), minutes(9), KEEP_DAYS), Settled::TooLate);
     let queued = learned(&sending(), 1, &again(Again::Retry));
     let canceled = queued.ended(OfferEnd::Canceled(CancelReason::Paid), minutes(8), KEEP_DAYS).expect("it is queued");
@@ -248,7 +248,7 @@ fn sent_is_not_taken_of_an_attempt_that_was_never_begun_nor_of_what_was_canceled
 }
 
 #[test]
-fn what_may_have_been_sent_does_not_end_as_unsent() {
+fn an_offer_in_doubt_does_not_end_as_not_sent() {
     let second = in_doubt().claimed(&claim(2, minutes(9)), minutes(8)).expect("it is queued");
     assert_eq!((in_doubt().delivery.doubts, &second.delivery.doubts), (vec![1], &vec![1]));
     let ends = [
@@ -267,11 +267,11 @@ fn what_may_have_been_sent_does_not_end_as_unsent() {
         );
     }
     let retried = learned(&second, 2, &again(Again::Retry));
-    assert_eq!(retried.delivery.doubts, [1], "a later attempt that was not sent says nothing of the first");
+    assert_eq!(retried.delivery.doubts, [1], "the outcome of a later attempt does not settle the first");
 }
 
 #[test]
-fn an_offer_in_doubt_that_was_canceled_and_turns_out_sent_was_not_canceled() {
+fn a_canceled_offer_in_doubt_that_turns_out_sent_is_no_longer_canceled() {
     let row = in_doubt().ended(OfferEnd::Canceled(CancelReason::Paid), minutes(8), KEEP_DAYS).expect("it is queued");
     assert_eq!(row.cancel_reason, Some(CancelReason::Paid));
     let row = learned(&row, 1, &sent());
@@ -279,7 +279,7 @@ fn an_offer_in_doubt_that_was_canceled_and_turns_out_sent_was_not_canceled() {
 }
 
 #[test]
-fn what_is_still_to_be_sent_ends_with_its_reason_and_is_kept_for_a_while() {
+fn a_queued_offer_ends_with_its_reason_and_is_kept_for_some_days() {
     for (end, status, why) in [
         (OfferEnd::Canceled(CancelReason::Paid), OfferStatus::Canceled, Some(CancelReason::Paid)),
         (OfferEnd::Skipped(CancelReason::NoUnpaidPix), OfferStatus::Skipped, Some(CancelReason::NoUnpaidPix)),
@@ -325,7 +325,7 @@ fn a_cancel_during_an_attempt_is_the_reason_only_if_the_attempt_was_not_sent() {
 }
 
 #[test]
-fn a_person_can_declare_the_outcome_of_an_unknown_offer_and_of_no_other() {
+fn an_operator_declares_the_outcome_only_of_an_unknown_offer() {
     let sent_row = unknown().declared(true, minutes(9), KEEP_DAYS).expect("it is unknown");
     assert_eq!(
         (sent_row.status, sent_row.delivery.sent_at, sent_row.unknown),
@@ -374,19 +374,19 @@ fn an_attempt_is_given_up_at_its_deadline_and_not_before() {
 }
 
 #[test]
-fn by_policy_a_lost_attempt_is_made_again_in_doubt_and_within_its_time() {
+fn the_resend_policy_repeats_a_lost_attempt_only_before_the_offer_expires() {
     let row = emitted(sending().recovered(RESEND, deadline(), 0, KEEP_DAYS));
     assert_eq!((row.delivery.state, row.delivery.doubts, row.delivery.attempt), (State::Queued, vec![1], 1));
     assert!(row.work.emit.is_some() && row.delivery.not_before > Some(deadline()));
     let late = OfferRow { not_after: deadline(), ..sending() };
     assert!(
         matches!(late.recovered(RESEND, deadline(), 0, KEEP_DAYS), Recovery::GivenUp(_)),
-        "too late to be made again"
+        "the offer expires before another attempt"
     );
 }
 
 #[test]
-fn what_waits_for_nothing_is_left_by_recovery() {
+fn recovery_leaves_indexed_unknown_and_sent_offers_unchanged() {
     let far = offer(&start("5001"), open(&["t1"])).scheduled(now().plus_ms(LOOK_AHEAD_MS + 1), now());
     assert_eq!(far.work.emit, None);
     for row in [far, unknown(), learned(&sending(), 1, &sent())] {
@@ -400,7 +400,7 @@ fn what_waits_for_nothing_is_left_by_recovery() {
 }
 
 #[test]
-fn an_offer_that_its_queue_hides_is_not_checked_before_it_is_visible() {
+fn an_offer_hidden_in_its_queue_is_not_checked_before_it_is_visible() {
     let row = of_start();
     let (_, check_at) = waits_in(&row).expect("it is checked");
     assert_eq!(row.postponed(minutes(5), minutes(5)), None, "the check comes late enough");
@@ -414,7 +414,7 @@ fn an_offer_that_its_queue_hides_is_not_checked_before_it_is_visible() {
 }
 
 #[test]
-fn a_start_gains_the_charge_and_its_time_stays_if_it_is_the_earlier() {
+fn an_offer_of_a_start_gains_the_charge_and_keeps_its_earlier_time() {
     let row = of_start();
     let joined = row.joined("t1", minutes(9), minutes(4)).expect("it is queued");
     assert_eq!((joined.trigger, joined.transaction_id.as_deref()), (Trigger::Pix, Some("t1")));
@@ -426,7 +426,7 @@ fn a_start_gains_the_charge_and_its_time_stays_if_it_is_the_earlier() {
 }
 
 #[test]
-fn a_start_that_gains_an_earlier_time_is_emitted_for_that() {
+fn an_offer_of_a_start_that_gains_an_earlier_time_is_emitted_for_that_time() {
     let far = OfferRow { scheduled_at: minutes(50), ..of_start() }.scheduled(minutes(50), now());
     assert_eq!((&far.work.emit, waits_in(&far)), (&None, Some((Wake::Due, minutes(50)))));
     let joined = far.joined("t1", minutes(9), minutes(4)).expect("it is queued");
@@ -436,7 +436,7 @@ fn a_start_that_gains_an_earlier_time_is_emitted_for_that() {
 }
 
 #[test]
-fn nothing_is_gained_once_an_attempt_was_begun_or_by_an_offer_of_a_charge() {
+fn a_charge_joins_only_an_offer_of_a_start_without_an_attempt() {
     let tried = learned(&sending(), 1, &again(Again::Retry));
     let canceled = of_start().ended(OfferEnd::Expired, now(), KEEP_DAYS).expect("it is queued");
     for row in [sending(), unknown(), tried, of_pix(), canceled] {
@@ -445,7 +445,7 @@ fn nothing_is_gained_once_an_attempt_was_begun_or_by_an_offer_of_a_charge() {
 }
 
 #[test]
-fn a_sender_sees_an_offer_as_it_sees_any_message() {
+fn an_offer_has_the_same_delivery_states_as_a_message() {
     let states = |rows: &[OfferRow]| -> Vec<State> { rows.iter().map(|row| row.delivery.state).collect() };
     let ended = |end| of_start().ended(end, now(), KEEP_DAYS).expect("it is queued");
     let failed = learned(&sending(), 1, &Verdict::Failed { code: "a", suppress: false });
@@ -465,15 +465,15 @@ fn a_sender_sees_an_offer_as_it_sees_any_message() {
 fn a_claim_moves_the_check_only_if_it_would_come_long_after_the_deadline() {
     let row = of_start();
     let claimed = row.claimed(&claim(1, deadline()), minutes(5)).expect("it is queued");
-    assert_eq!(claimed.work.wake_at, row.work.wake_at, "its place costs nothing");
+    assert_eq!(claimed.work.wake_at, row.work.wake_at, "an unchanged index entry costs no write");
     let work = Work { wake_at: Some(keys::at_time(minutes(600), row.id.as_str())), ..row.work.clone() };
     let often = OfferRow { work, ..row };
     let claimed = often.claimed(&claim(1, deadline()), minutes(5)).expect("it is queued");
-    assert_eq!(waits_in(&claimed), Some((Wake::Check, deadline())), "not hours later");
+    assert_eq!(waits_in(&claimed), Some((Wake::Check, deadline())), "the check moves to the deadline");
 }
 
 #[test]
-fn what_waits_for_a_sweep_is_not_put_off_by_a_second_copy_in_the_queue() {
+fn a_duplicate_in_the_queue_does_not_postpone_an_offer_that_waits_for_a_sweep() {
     let limited = Verdict::Again { why: Again::Throttled, code: "throttled", not_before: minutes(66) };
     let row = learned(&sending(), 1, &limited);
     assert_eq!(waits_in(&row), Some((Wake::Due, minutes(66))));
@@ -481,9 +481,9 @@ fn what_waits_for_a_sweep_is_not_put_off_by_a_second_copy_in_the_queue() {
 }
 
 #[test]
-fn a_slot_learns_of_the_end_of_its_own_offer_and_when_it_was_sent() {
+fn a_slot_records_the_end_of_its_offer_and_its_send_time() {
     let held = |offer: &OfferRow, pending: bool| Fence::same(&json!({"offer": offer.id, "pending": pending}));
-    assert_eq!(of_start().slot_end(&sending()), None, "an attempt ends nothing");
+    assert_eq!(of_start().slot_end(&sending()), None, "an attempt under way does not end the offer");
     let delivered = learned(&sending(), 1, &sent());
     let (end, fence) = sending().slot_end(&delivered).expect("it was sent");
     assert_eq!((end.pending, end.ended_at, end.sent_at), (false, minutes(6), delivered.delivery.sent_at));

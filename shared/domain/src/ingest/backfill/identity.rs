@@ -40,7 +40,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_same_request_is_the_same_job() {
+    fn the_same_request_gives_the_same_job_id() {
         let id = BackfillId::of("import-7");
         assert_eq!(BackfillId::of("import-7"), id);
         assert_ne!(BackfillId::of("import-8"), id);

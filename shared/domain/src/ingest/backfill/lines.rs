@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_are_numbered_from_one_and_the_last_needs_no_end() {
+    fn lines_are_numbered_from_one_and_the_last_line_needs_no_line_end() {
         let lines = all("\u{feff}{\"a\":1}\r\n\n b \nlast".as_bytes());
         let texts = ["{\"a\":1}", "", "b", "last"].map(|text| Ok(text.to_owned()));
         assert_eq!(lines, (1..=4).zip(texts).collect::<Vec<_>>());
@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn pieces_of_any_size_give_the_same_lines() {
+    fn chunks_of_any_size_give_the_same_lines() {
         let mut file = "é\n{}\r\n\n".repeat(3).into_bytes();
         file.extend(vec![b'x'; 3 * LONGEST_LINE]);
         file.extend(b"\nlast\n");
@@ -168,11 +168,11 @@ mod tests {
         }
         let mut endless = b"a\n".to_vec();
         endless.extend(vec![b'x'; 2 * LONGEST_LINE]);
-        assert_eq!(in_pieces(&endless, 100_000), all(&endless), "a long line may be the last");
+        assert_eq!(in_pieces(&endless, 100_000), all(&endless), "the last line may be too long");
     }
 
     #[test]
-    fn options_hold_for_what_a_line_does_not_say() {
+    fn options_apply_to_the_fields_that_a_line_leaves_out() {
         let options: BackfillOptions =
             serde_json::from_value(json!({"content_type": "newsletter", "metadata": {"a": 1, "b": 1}}))
                 .expect("options");
@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_is_refused_as_its_request_would_be() {
+    fn an_invalid_line_is_refused_like_an_invalid_request() {
         let read = |text| {
             let line = Line { number: 1, text, after: Position::START };
             let read = read_line(&line, System::Telegram, &BackfillOptions::default());

@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn a_worker_that_is_behind_or_ahead_counts_nothing() {
+    fn a_checkpoint_of_a_worker_that_is_behind_or_ahead_is_refused() {
         let one = Progress::start().checkpoint(vec![settled(1, LineResult::Blank)]).expect("in step");
         assert_eq!(one.checkpoint(vec![settled(1, LineResult::Blank)]), None);
         assert_eq!(one.checkpoint(vec![settled(3, LineResult::Blank)]), None);
@@ -184,13 +184,13 @@ mod tests {
     }
 
     #[test]
-    fn errors_are_kept_to_a_number_and_counted_beyond() {
+    fn errors_are_stored_up_to_a_limit_and_only_counted_beyond() {
         let most = MOST_ERRORS as u64;
         let next = Progress::start().checkpoint((1..=most + 3).map(|line| settled(line, failed())).collect());
         let next = next.expect("in step");
         assert_eq!((next.errors.len(), next.errors_left_out, next.counts.failed), (MOST_ERRORS, 3, most + 3));
         let json = serde_json::to_value(&next).expect("json");
-        assert!(json.to_string().len() < 100_000, "fits a row");
+        assert!(json.to_string().len() < 100_000, "the progress must fit into a row");
         assert_eq!(serde_json::from_value::<Progress>(json).expect("read back"), next);
     }
 }

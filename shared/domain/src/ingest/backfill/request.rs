@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn a_job_is_asked_for_with_its_lines_or_with_an_upload() {
+    fn a_job_is_requested_with_inline_lines_or_with_an_upload() {
         let inline = read(&json!({"source": "telegram", "lines": "{}\n{}"})).expect("read");
         assert_eq!(inline.input, BackfillInput::Inline("{}\n{}".into()));
         assert!(!inline.dry_run && inline.options == BackfillOptions::default());
@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn invalid_input_names_its_fields() {
+    fn invalid_fields_are_refused_by_name() {
         use FieldProblem::{Conflicting, Missing, NotAllowed, OutOfRange, Unknown, WrongType};
         let cases = [
             (json!({}), vec![("source", Missing), ("lines", Missing)]),

@@ -27,9 +27,13 @@ const AGAIN_MS: i64 = 60_000;
 
 codes! {
     BackfillState {
+        /// The file was not uploaded yet.
         AwaitingUpload = "AWAITING_UPLOAD",
+        /// It waits for a worker.
         Queued = "QUEUED",
+        /// A worker processes its lines.
         Running = "RUNNING",
+        /// Every line was processed.
         Completed = "COMPLETED",
         /// The input of the job cannot be read.
         Failed = "FAILED",
@@ -267,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn the_fence_names_what_the_row_stores() {
+    fn the_fence_lists_the_attributes_that_the_row_stores() {
         let lease = Some(Lease { lease_owner: "a".into(), lease_epoch: 4, lease_until: 5_000 });
         for row in [job(false), BackfillRow { lease, ..job(false) }] {
             assert_fence_holds(&row);
@@ -292,9 +296,9 @@ mod tests {
         let failed = awaiting.recovered(now()).expect("given up");
         assert_eq!((failed.state, failed.reason), (BackfillState::Failed, Some(Reason::InputMissing)));
         let upload = Uploaded { id: BackfillId::of("7"), etag: "e".to_owned(), size: 3 };
-        let late = failed.uploaded(&upload, now()).expect("it arrived after all");
+        let late = failed.uploaded(&upload, now()).expect("the upload arrived late");
         assert_eq!((late.state, late.reason, late.has_work()), (BackfillState::Queued, None, true));
-        assert_eq!(late.uploaded(&upload, now()), None, "once");
+        assert_eq!(late.uploaded(&upload, now()), None, "an upload is accepted once");
     }
 
     /// Processes a job as a worker does, with a checkpoint at least every four lines. It simulates
@@ -388,7 +392,7 @@ mod tests {
     }
 
     #[test]
-    fn a_job_that_dies_at_any_write_ends_as_one_that_does_not() {
+    fn a_job_that_crashes_at_any_write_ends_with_the_same_rows_and_counts() {
         let mut dice = fastrand::Rng::with_seed(37);
         for round in 0..500 {
             let action = ConflictAction::ALL[dice.usize(0..2)];
@@ -430,7 +434,7 @@ mod tests {
     }
 
     #[test]
-    fn a_row_is_read_back_as_it_was_and_shown_without_what_is_ours() {
+    fn a_row_is_read_back_unchanged_and_shown_without_internal_fields() {
         let row = job(false).at(Progress::start(), BackfillState::Completed, now());
         let json = serde_json::to_value(&row).expect("json");
         assert_eq!((&json["state"], &json["next_line"]), (&"COMPLETED".into(), &1.into()));

@@ -38,7 +38,7 @@ fn released(guard: &GuardRow, asked: &GuardRequest, now: Timestamp) -> GuardRow 
 }
 
 #[test]
-fn every_hold_is_kept_and_each_is_released_by_itself() {
+fn every_hold_is_kept_and_is_released_separately() {
     let now = start();
     let [a, b, c] = [0, 9, 17].map(|days| asked(days, now.plus_days(days as i64), now));
     let guard = taken(&taken(&taken(&GuardRow::empty(now), &a, now), &b, now), &c, now);
@@ -49,7 +49,7 @@ fn every_hold_is_kept_and_each_is_released_by_itself() {
 }
 
 #[test]
-fn a_released_hold_does_not_come_back_with_another() {
+fn releasing_a_second_hold_does_not_restore_the_first() {
     let now = start();
     let (a, b) = (asked(1, now.plus_days(200), now), asked(2, now.plus_days(300), now));
     let guard = taken(&taken(&GuardRow::empty(now), &a, now), &b, now);
@@ -59,7 +59,7 @@ fn a_released_hold_does_not_come_back_with_another() {
 }
 
 #[test]
-fn a_window_is_free_to_the_second_on_both_sides() {
+fn a_window_before_and_after_a_hold_is_exact_to_the_second() {
     let now = start();
     let in_ms = |ms: i64| asked(u64::try_from(ms).expect("later"), now.plus_ms(ms), now);
     let guard = taken(&GuardRow::empty(now), &in_ms(20 * DAY_MS), now);
@@ -75,25 +75,27 @@ fn the_next_eligible_moment_has_room_for_a_whole_window() {
     let now = start();
     let guard = taken(&GuardRow::empty(now), &asked(1, now, now), now);
     let guard = taken(&guard, &asked(2, now.plus_days(12), now), now);
-    let TakeOutcome::Conflicting(conflict) = guard.take(&asked(3, now.plus_days(1), now), now) else { panic!("free") };
+    let TakeOutcome::Conflicting(conflict) = guard.take(&asked(3, now.plus_days(1), now), now) else {
+        panic!("no conflict")
+    };
     assert_eq!(conflict.hold.holder, format!("message:{}", message(1)));
     assert_eq!(conflict.next_eligible_at, now.plus_days(19).seconds());
 }
 
 #[test]
-fn the_asker_is_shown_its_own_hold_before_any_other_in_the_way() {
+fn a_requester_sees_its_own_hold_before_other_conflicting_holds() {
     let now = start();
     let guard = taken(&GuardRow::empty(now), &asked(1, now, now), now);
     let own = asked(2, now.plus_days(7), now);
     let guard = taken(&guard, &own, now);
     let mut again = asked(3, now.plus_days(4), now);
     again.hold.holder.clone_from(&own.hold.holder);
-    let TakeOutcome::Conflicting(conflict) = guard.take(&again, now) else { panic!("free") };
+    let TakeOutcome::Conflicting(conflict) = guard.take(&again, now) else { panic!("no conflict") };
     assert_eq!(conflict.hold, own.hold);
 }
 
 #[test]
-fn scheduled_holds_are_bounded_and_a_hold_for_now_is_not_one_of_them() {
+fn scheduled_holds_are_limited_and_a_hold_for_now_does_not_count() {
     let now = start();
     let mut guard = GuardRow::empty(now);
     for number in 1..=MOST_SCHEDULED as u64 {
@@ -107,7 +109,7 @@ fn scheduled_holds_are_bounded_and_a_hold_for_now_is_not_one_of_them() {
 }
 
 #[test]
-fn holds_whose_window_is_over_make_room() {
+fn holds_whose_window_is_over_are_removed() {
     let mut guard = GuardRow::empty(start());
     for week in 0..100 {
         let now = start().plus_days(7 * week);
@@ -117,7 +119,7 @@ fn holds_whose_window_is_over_make_room() {
 }
 
 #[test]
-fn a_guard_that_is_made_again_has_no_version_of_the_one_before() {
+fn a_guard_that_is_created_again_does_not_reuse_a_version() {
     let (now, later) = (start(), start().plus_days(60));
     let old = taken(&GuardRow::empty(now), &asked(1, now, now), now);
     assert!(GuardRow::empty(later).version > old.version + 1_000_000);
@@ -127,7 +129,7 @@ fn a_guard_that_is_made_again_has_no_version_of_the_one_before() {
 /// messages that were sent or are still scheduled. The oracle keeps every hold that was taken and
 /// not released, and compares moments in milliseconds.
 #[test]
-fn after_any_history_the_guard_allows_exactly_what_keeps_a_window_of_distance() {
+fn after_any_history_the_guard_allows_exactly_the_sends_that_are_a_window_apart() {
     const WEEK_MS: i64 = 7 * DAY_MS;
     for seed in 0..400 {
         let mut random = fastrand::Rng::with_seed(seed);
@@ -200,7 +202,7 @@ fn an_attempt_moves_its_hold_and_a_scheduled_message_waits_for_it() {
     let BeginOutcome::Wait { by, guard } = guard.begin(&begun(&next, due), due) else { panic!("two in one window") };
     assert_eq!((by.holder, by.at), (late.hold.holder, sent_at.seconds()));
     let place = guard.holds.iter().find(|hold| hold.holder == next.hold.holder).expect("a place");
-    assert_eq!((place.at, place.pending), (by.until, true), "it is the next one");
+    assert_eq!((place.at, place.pending), (by.until, true), "it follows the late send");
     attempted(&guard, &next, Timestamp::from_seconds(by.until));
 }
 
@@ -219,7 +221,7 @@ fn an_attempt_that_was_not_sent_delays_no_other_message() {
 }
 
 #[test]
-fn a_hold_that_is_proved_to_be_sent_comes_back_beside_scheduled_ones() {
+fn a_hold_that_is_proved_to_be_sent_is_restored_beside_scheduled_holds() {
     let now = start();
     let (proved, scheduled) = (asked(1, now, now), asked(2, now.plus_days(5), now));
     let guard = taken(&GuardRow::empty(now), &scheduled, now);
@@ -234,7 +236,7 @@ fn a_hold_that_is_proved_to_be_sent_comes_back_beside_scheduled_ones() {
 /// Any order of accepting, sending late, trying in vain and cancelling leaves two sends a window
 /// apart, and no message waits for one that was not sent. The oracle keeps the time of each send.
 #[test]
-fn after_any_history_late_sends_are_a_window_apart_and_wait_for_sends_only() {
+fn after_any_history_late_sends_are_a_window_apart_and_wait_only_for_sends() {
     const WEEK_MS: i64 = 7 * DAY_MS;
     let (mut sends, mut waits) = (0, 0);
     for seed in 0..400 {

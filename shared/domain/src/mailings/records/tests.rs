@@ -50,7 +50,7 @@ const FILE: &str = "nome;Email;\r\n\"Ana\r\nMaria\"; A@B.co ;\r\n\r\n;;\nZé;zé
     fim;g@bücher.example";
 
 #[test]
-fn each_record_is_a_recipient_or_says_why_not() {
+fn each_record_is_a_recipient_or_has_a_problem() {
     assert_eq!(
         shown(&all(FILE.as_bytes())),
         [
@@ -65,13 +65,13 @@ fn each_record_is_a_recipient_or_says_why_not() {
 }
 
 #[test]
-fn a_file_says_the_same_in_each_encoding() {
+fn a_file_has_the_same_records_in_each_encoding() {
     assert_eq!(shown(&all(&utf16(FILE))), shown(&all(FILE.as_bytes())));
     assert_eq!(detect(&utf16(FILE)).encoding, Encoding::Utf16Be);
 }
 
 #[test]
-fn a_file_is_the_same_in_whatever_pieces_it_comes() {
+fn a_file_has_the_same_records_in_chunks_of_any_size() {
     for file in [FILE.as_bytes().to_vec(), utf16(FILE), b"a@b.co\r\rc@d.co\r".to_vec(), b"email\n\"a@b.co\"".to_vec()] {
         for size in 1..=file.len() {
             assert_eq!(in_pieces(&file, size), all(&file), "{size}");
@@ -91,7 +91,7 @@ fn an_import_resumes_at_any_record() {
 }
 
 #[test]
-fn a_line_that_is_too_long_stays_alone() {
+fn a_line_that_is_too_long_does_not_affect_other_lines() {
     for over in [0, 1, 2, LONGEST_RECORD] {
         for end in ["\n", "\r\n", "\r"] {
             let long = "x".repeat(LONGEST_RECORD - 1 + over);
@@ -109,7 +109,7 @@ fn a_line_that_is_too_long_stays_alone() {
 }
 
 #[test]
-fn what_ends_the_reading_says_where() {
+fn an_error_that_ends_the_reading_names_its_line() {
     let open = format!("email\na@b.co\n\"c@d.co\n{}", "e@f.co\n".repeat(20_000));
     for (file, last) in [
         (&b"email\na@b.co\n\"c@d.co\ne@f.co"[..], "quote_never_closes in line 3"),
@@ -127,7 +127,7 @@ fn what_ends_the_reading_says_where() {
 }
 
 #[test]
-fn random_files_never_panic_and_are_the_same_in_pieces() {
+fn random_files_never_panic_and_have_the_same_records_in_chunks() {
     let mut dice = fastrand::Rng::with_seed(11);
     for _ in 0..3_000 {
         let mut file = b"email,a\n".to_vec();

@@ -42,7 +42,7 @@ fn plain(file_name: &str) -> UploadRequest {
 }
 
 #[test]
-fn a_csv_says_everything_in_its_query() {
+fn the_options_of_a_csv_upload_are_in_its_query() {
     assert_eq!(csv(&[("filename", "C:\\x\\monthly.csv")]), Ok(plain("monthly.csv")));
     let query = [("filename", "m.csv"), ("mode", "strict"), ("encoding", "ISO-8859-1"), ("email_column", " Contato ")];
     let options = ImportOptions { encoding: Some(Encoding::Latin1), email_column: Some("Contato".to_owned()) };
@@ -50,7 +50,7 @@ fn a_csv_says_everything_in_its_query() {
 }
 
 #[test]
-fn a_query_that_says_something_else_is_refused() {
+fn an_invalid_query_is_refused_with_the_names_of_its_fields() {
     use FieldProblem::{Conflicting, Malformed, Missing, NotAllowed, OutOfRange, Unknown};
     let long = "x".repeat(201);
     for (query, what) in [
@@ -68,7 +68,7 @@ fn a_query_that_says_something_else_is_refused() {
 }
 
 #[test]
-fn a_form_brings_its_content_with_the_file() {
+fn a_form_has_content_and_options_beside_the_file() {
     assert_eq!(form("monthly.csv", &[("subject", ""), ("html", " ")], &[]), Ok(plain("monthly.csv")), "left blank");
     let fields = [
         ("subject", "Oi {{nome}}"),
@@ -89,7 +89,7 @@ fn a_form_brings_its_content_with_the_file() {
 }
 
 #[test]
-fn a_form_that_is_wrong_is_refused_by_its_fields() {
+fn an_invalid_form_is_refused_with_the_names_of_its_fields() {
     use FieldProblem::{Conflicting, Malformed, Missing, Unknown, WrongType};
     for (fields, query, what) in [
         (vec![("subject", "s"), ("from", "a@b.co")], vec![], refused(&[("text", Missing)])),
@@ -112,7 +112,7 @@ fn a_form_that_is_wrong_is_refused_by_its_fields() {
 }
 
 #[test]
-fn a_file_that_comes_later_is_announced() {
+fn a_file_that_is_uploaded_later_is_announced_with_json() {
     let asked = json!({"filename": "big.csv", "sha256": HEX, "size": 1_073_741_824_u64, "mode": "strict",
         "subject": "s", "html": "h", "from": "a@b.co", "unsubscribe": false});
     let request = json(&asked).expect("read");
@@ -120,12 +120,12 @@ fn a_file_that_comes_later_is_announced() {
     assert_eq!((request.size, request.unsubscribe), (Some(LARGEST_UPLOAD), false));
     assert!(request.content.is_some());
     let request = json(&json!({"filename": "big.csv", "sha256": BASE64})).expect("read");
-    assert_eq!(request.sha256, Some(HEX.to_lowercase()), "the same hash in the form that S3 has");
+    assert_eq!(request.sha256, Some(HEX.to_lowercase()), "the same hash in the encoding of S3");
     assert_eq!(json(&json!({"filename": "big.csv"})), Ok(plain("big.csv")));
 }
 
 #[test]
-fn an_announcement_that_is_wrong_is_refused_by_its_fields() {
+fn an_invalid_announcement_is_refused_with_the_names_of_its_fields() {
     use FieldProblem::{Malformed, Missing, OutOfRange, Unknown, WrongType};
     for (body, what) in [
         (json!({}), refused(&[("filename", Missing)])),
@@ -151,7 +151,7 @@ fn an_announcement_that_is_wrong_is_refused_by_its_fields() {
 }
 
 #[test]
-fn a_request_is_known_by_what_it_said() {
+fn the_canonical_text_of_a_request_contains_all_its_fields() {
     let asked = UploadRequest::of_csv([("filename", "a.csv")]).expect("a request");
     assert_eq!(asked.canonical_text(), r#"[["file_name","a.csv"],["mode","lenient"],["unsubscribe","true"]]"#);
     let body = serde_json::json!({"filename": "a.csv", "mode": "strict", "encoding": "latin1", "email_column": "e",

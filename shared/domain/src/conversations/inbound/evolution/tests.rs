@@ -43,7 +43,7 @@ fn media(mime_type: &str, file_name: Option<&str>, reference: Option<&str>) -> O
 }
 
 #[test]
-fn a_text_is_read_with_who_said_it_and_when() {
+fn a_text_is_read_with_its_contact_and_its_time() {
     let expected = Inbound {
         contact: "5511987654321".to_owned(),
         message_id: "3A5F0B7C1D2E3F405162".to_owned(),
@@ -60,7 +60,7 @@ fn a_text_is_read_with_who_said_it_and_when() {
 }
 
 #[test]
-fn media_comes_with_its_caption_and_where_it_is_kept() {
+fn media_is_read_with_its_caption_and_its_url() {
     let image = one(fixture!("image"));
     let stored = "https://s3.example.com/evolution/loja/1760000000_3A5F.jpeg?X-Amz-Signature=ab";
     assert_eq!((image.kind, image.text.as_deref()), (MessageKind::Image, Some("Segue o comprovante")));
@@ -75,7 +75,7 @@ fn media_comes_with_its_caption_and_where_it_is_kept() {
 }
 
 #[test]
-fn a_message_around_a_message_is_taken_off() {
+fn a_wrapped_message_is_unwrapped() {
     let document = one(fixture!("document_with_caption"));
     assert_eq!((document.kind, document.text.as_deref()), (MessageKind::Document, Some("Assinado")));
     let sent = "https://mmg.whatsapp.net/v/t62.7119-24/1.enc";
@@ -90,7 +90,7 @@ fn a_message_around_a_message_is_taken_off() {
 }
 
 #[test]
-fn every_kind_is_known_by_its_field() {
+fn every_kind_of_message_is_recognized_by_its_field() {
     for (field, kind) in [
         ("videoMessage", MessageKind::Video),
         ("ptvMessage", MessageKind::Video),
@@ -110,7 +110,7 @@ fn every_kind_is_known_by_its_field() {
 }
 
 #[test]
-fn what_was_chosen_is_what_was_said() {
+fn a_chosen_button_or_list_item_is_read_as_text() {
     for (message, expected) in [
         (json!({"buttonsResponseMessage": {"selectedButtonId": "b1", "selectedDisplayText": "Quero"}}), "Quero"),
         (json!({"buttonsResponseMessage": {"selectedButtonId": "b1", "selectedDisplayText": ""}}), "b1"),
@@ -140,7 +140,7 @@ fn events_that_are_not_messages_are_ignored() {
 }
 
 #[test]
-fn a_message_that_says_nothing_is_empty_and_not_a_message() {
+fn a_message_without_content_is_ignored_as_empty() {
     assert_eq!(ignored(fixture!("empty")), [Ignored::Empty]);
     for message in [
         json!(null),
@@ -165,11 +165,11 @@ fn our_messages_are_distinguished_from_those_of_the_contact() {
     let sent = one(fixture!("send_message"));
     assert_eq!((sent.from_me, sent.message_id.as_str()), (true, "3EB0C5D6E7F8091A2B3C"));
     let unsaid = with("/event", json!("send.message"));
-    assert!(one(&unsaid).from_me, "whatever its key says");
+    assert!(one(&unsaid).from_me, "the event name decides, not the key");
 }
 
 #[test]
-fn a_contact_is_its_phone_number_wherever_that_is_said() {
+fn a_contact_is_identified_by_its_phone_number_in_any_field() {
     for body in [&fixture!("lid_alt")[..], fixture!("lid_sender_pn")] {
         assert_eq!(one(body).contact, "5511987654321");
     }
@@ -194,14 +194,14 @@ fn a_contact_is_its_phone_number_wherever_that_is_said() {
 }
 
 #[test]
-fn the_sender_of_what_we_sent_is_not_whom_we_sent_it_to() {
+fn our_own_number_is_not_the_contact_of_a_message_that_we_sent() {
     let key = |own| json!({"id": "A", "fromMe": true, "remoteJid": "9@lid", "senderPn": own});
     assert_eq!(one(&from(key("5511900001111@s.whatsapp.net"))).contact, "9@lid");
     assert_eq!(one(&from(key("5511987654321@s.whatsapp.net"))).contact, "5511987654321");
 }
 
 #[test]
-fn what_is_not_said_between_two_is_ignored() {
+fn messages_outside_of_private_chats_are_ignored() {
     assert_eq!(ignored(fixture!("group")), [Ignored::Group]);
     assert_eq!(ignored(fixture!("status_broadcast")), [Ignored::Broadcast]);
     for (jid, why) in [
@@ -216,7 +216,7 @@ fn what_is_not_said_between_two_is_ignored() {
 }
 
 #[test]
-fn an_event_is_known_in_both_spellings_and_others_are_counted() {
+fn an_event_is_recognized_in_each_spelling_and_other_events_are_ignored() {
     for event in ["messages.upsert", "MESSAGES_UPSERT", "messages-upsert", "Messages_Upsert"] {
         assert_eq!(one(&with("/event", json!(event))).kind, MessageKind::Text, "{event}");
     }
@@ -235,7 +235,7 @@ fn an_event_is_known_in_both_spellings_and_others_are_counted() {
 }
 
 #[test]
-fn one_bad_message_of_several_does_not_lose_the_others() {
+fn a_malformed_message_in_a_batch_does_not_lose_the_others() {
     let expected = [Ignored::Malformed, Ignored::Group, Ignored::Empty];
     let batch: Value = serde_json::from_slice(fixture!("batch")).expect("JSON");
     let nested = json!({"event": "messages.upsert", "data": {"type": "notify", "messages": batch["data"]}});
@@ -251,7 +251,7 @@ fn one_bad_message_of_several_does_not_lose_the_others() {
 }
 
 #[test]
-fn a_message_alone_without_its_ids_is_refused_by_name() {
+fn a_single_message_without_an_id_is_refused_with_the_name_of_the_field() {
     for (path, value, field) in [
         ("/event", json!(null), "event"),
         ("/data", json!(null), "data"),
@@ -271,7 +271,7 @@ fn a_message_alone_without_its_ids_is_refused_by_name() {
 }
 
 #[test]
-fn a_time_is_read_in_each_of_its_forms() {
+fn a_time_is_read_in_each_of_its_formats() {
     for (value, expected) in [
         (json!(1_760_000_000), Some(1_760_000_000)),
         (json!(1_760_000_000.7), Some(1_760_000_000)),
