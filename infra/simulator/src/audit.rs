@@ -1,5 +1,7 @@
 //! Rules that hold for everything that is delivered: messages, offers and recipients.
 
+use umavez_domain::channels::email::ses_events::Kind;
+
 use crate::net::{Claim, Net};
 use crate::providers::Heard;
 
@@ -40,4 +42,12 @@ pub fn begun_ms(net: &Net, rows: &[String], call: &Heard) -> Option<u64> {
 /// Returns the latest attempt that the instance of a call began before it.
 fn attempt_of(claims: &[Claim], call: &Heard) -> Option<usize> {
     claims.iter().rposition(|claim| claim.instance == call.instance && claim.at_ms <= call.at_ms)
+}
+
+/// I4: returns whether an event that was handled proves that this was sent, and none says that SES
+/// refused to send it.
+pub fn is_proven_sent(net: &Net, id: &str) -> bool {
+    let events = net.mail_events();
+    let mut own = events.iter().filter(|event| event.message.as_ref().is_some_and(|(of, _)| of == id)).peekable();
+    own.peek().is_some() && own.all(|event| event.kind != Kind::Reject)
 }

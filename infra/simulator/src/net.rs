@@ -20,6 +20,7 @@ use aws_smithy_runtime_api::client::runtime_components::RuntimeComponents;
 use aws_smithy_types::body::SdkBody;
 use tokio::sync::{Notify, oneshot};
 use tokio::time::Instant;
+use umavez_domain::channels::email::ses_events::{self, SesEvent};
 use umavez_local::catcher::Catcher;
 use umavez_local::model::Model;
 use umavez_local::secrets::Secrets;
@@ -70,6 +71,8 @@ struct State {
     queues: Queues,
     objects: Objects,
     heard: Vec<Heard>,
+    /// The events about mails that were handled.
+    mail_events: Vec<SesEvent>,
     outside: VecDeque<Outside>,
     claims: Vec<Claim>,
     /// The tokens of transactions.
@@ -111,6 +114,7 @@ impl Net {
                 queues,
                 objects: Objects::default(),
                 heard,
+                mail_events: Vec::new(),
                 outside: VecDeque::new(),
                 claims: Vec::new(),
                 tokens: BTreeSet::new(),
@@ -179,12 +183,24 @@ impl Net {
         self.state().violations.clone()
     }
 
-    fn note_violation(&self, violation: String) {
+    pub fn note_violation(&self, violation: String) {
         let mut state = self.state();
         // What follows a broken rule says little.
         if state.violations.len() < MOST_VIOLATIONS {
             state.violations.push(violation);
         }
+    }
+
+    /// Records a message of a queue that was handled, if it is an event about a mail.
+    pub fn note_handled(&self, body: &str) {
+        if let Ok(event) = ses_events::read(body) {
+            self.state().mail_events.push(event);
+        }
+    }
+
+    /// Returns the events about mails that were handled.
+    pub fn mail_events(&self) -> Vec<SesEvent> {
+        self.state().mail_events.clone()
     }
 
     pub fn calls(&self) -> u64 {

@@ -1,10 +1,11 @@
 //! SQS in memory: at least once, in any order, with delays, visibility, receive counts and
 //! dead-letter queues.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Value, json};
 use umavez_local::model::{Model, Queue};
+use umavez_platform::outbox::ID_ATTRIBUTE;
 
 #[derive(Debug, Clone)]
 pub struct Message {
@@ -29,6 +30,8 @@ struct Waiting {
 pub struct Queues {
     queues: BTreeMap<String, Waiting>,
     last: u64,
+    /// The ids of the emissions that the relay has published.
+    published: BTreeSet<String>,
 }
 
 impl Queues {
@@ -37,7 +40,7 @@ impl Queues {
             .queues
             .iter()
             .map(|queue| (queue.name.clone(), Waiting { settings: queue.clone(), messages: Vec::new() }));
-        Self { queues: queues.collect(), last: 0 }
+        Self { queues: queues.collect(), ..Self::default() }
     }
 
     /// Carries out an operation at this time. Returns the status and the body of the response.
@@ -72,7 +75,14 @@ impl Queues {
     fn send(&mut self, queue: &str, entry: &Value, now_ms: i64) -> u64 {
         let body = entry["MessageBody"].as_str().unwrap_or_default().to_owned();
         let delay_ms = entry["DelaySeconds"].as_i64().unwrap_or(0) * 1_000;
+        let emission = entry["MessageAttributes"][ID_ATTRIBUTE]["StringValue"].as_str();
+        self.published.extend(emission.map(str::to_owned));
         self.put(queue, body, entry["MessageAttributes"].clone(), now_ms, delay_ms)
+    }
+
+    /// Returns whether an emission was published.
+    pub fn is_published(&self, emission: &str) -> bool {
+        self.published.contains(emission)
     }
 
     pub fn put(&mut self, queue: &str, body: String, attributes: Value, now_ms: i64, delay_ms: i64) -> u64 {

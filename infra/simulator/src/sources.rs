@@ -4,17 +4,21 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use tokio::time::sleep;
+use umavez_domain::outbox::{ATTRIBUTE, Emit, to_publish};
 use umavez_local::model::{Model, QueueSource, Schedule, StreamSource};
 use umavez_local::sources::passes_filter as passes;
 
 use crate::lambda::Lambda;
 use crate::net::Net;
 use crate::queues;
+use crate::tables::plain;
 
 /// How far ahead a sweep looks at most, and a margin for the clocks of instances.
 const LOOK_AHEAD_MS: i64 = 20 * 60_000;
 /// Recovery looks only at what is overdue: a margin for the clocks of instances.
 const OVERDUE_AHEAD_MS: i64 = 10_000;
+/// How the name of the relay ends.
+const RELAY: &str = "-outbox-relay";
 /// How many batches of a queue run at once.
 const AT_ONCE: usize = 3;
 
@@ -83,6 +87,9 @@ impl Sources {
                 let is_failed = record["messageId"].as_str().is_some_and(|id| failed.contains(&id));
                 // Now and then a message that was handled is delivered again.
                 let again = format!("again message {} of {decision}", message.number);
+                if !is_failed {
+                    self.net.note_handled(&message.body);
+                }
                 if !is_failed && !self.net.strikes(&again, self.net.profile().deliveries / 2) {
                     self.net.with_queues(|queues| queues.delete(&source.queue, &message.receipt));
                 }
@@ -139,8 +146,15 @@ impl Sources {
             while !wanted.is_empty() {
                 if let Ok(answer) = self.lambda.invoke(&function, json!({"Records": wanted})).await {
                     let failed = answer["batchItemFailures"][0]["itemIdentifier"].as_str().map(str::to_owned);
-                    let Some(failed) = failed else { break };
-                    let first = wanted.iter().position(|change| number_of(change) == failed).unwrap_or(0);
+                    let first = failed.as_ref().map_or(wanted.len(), |failed| {
+                        wanted.iter().position(|change| number_of(change) == *failed).unwrap_or(0)
+                    });
+                    if function.ends_with(RELAY) {
+                        self.check_published(&wanted[..first]);
+                    }
+                    if failed.is_none() {
+                        break;
+                    }
                     if first > 0 {
                         retries = 0;
                     }
@@ -157,6 +171,21 @@ impl Sources {
                     retries = 0;
                 }
                 sleep(Duration::from_secs(1)).await;
+            }
+        }
+    }
+
+    /// I2: what the relay acknowledges is in its queue.
+    fn check_published(&self, changes: &[Value]) {
+        for change in changes {
+            let emit = |image: &str| -> Option<Emit> {
+                serde_json::from_value(plain(&change["dynamodb"][image][ATTRIBUTE])).ok()
+            };
+            let (old, new) = (emit("OldImage"), emit("NewImage"));
+            let unpublished = to_publish(old.as_ref(), new.as_ref())
+                .filter(|emit| !self.net.with_queues(|queues| queues.is_published(&emit.id)));
+            if let Some(emit) = unpublished {
+                self.net.note_violation(format!("the relay acknowledged {} and did not publish it", emit.id));
             }
         }
     }

@@ -3,7 +3,7 @@
 use serde_json::Value;
 use umavez_domain::keys;
 
-use crate::{Rows, number, text};
+use crate::{Rows, number, text, transitions};
 
 /// A row that a write changed.
 #[derive(Debug, Clone)]
@@ -22,6 +22,7 @@ pub fn violations_of(changes: &[Change], rows: &Rows, now_ms: i64) -> Vec<String
         found.extend(version(change));
         found.extend(lease(change));
         found.extend(once(change));
+        found.extend(transitions::check(change));
         found.extend(attempt(change, rows));
         found.extend(acceptance(change, rows));
         found.extend(block(change, rows));
@@ -164,13 +165,23 @@ fn rate(change: &Change) -> Option<String> {
     Some(format!("{sentence}: {before} -> {after}"))
 }
 
+/// How much later than a removal a suppression may be that it removes: clocks differ.
+const REMOVES_LATER_MS: i64 = 5_000;
+
 /// A suppression for all senders stays as it is until it is removed. A removal does not touch a
 /// later suppression.
 fn suppression(change: &Change) -> Option<String> {
     let (before, after) = (change.before.as_ref()?, change.after.as_ref()?);
+    if !change.pk.starts_with("SUPPRESSION") || before["status"] != "ACTIVE" {
+        return None;
+    }
+    let time = |row: &Value| row["as_of"].as_i64().unwrap_or(0);
+    if after["status"] == "REMOVED" && time(after) + REMOVES_LATER_MS < time(before) {
+        return Some(format!("a suppression was removed by an earlier removal: {before} -> {after}"));
+    }
     let is_for_all =
         |row: &Value| row["status"] == "ACTIVE" && row["senders"].as_array().is_none_or(|senders| senders.is_empty());
-    if !change.pk.starts_with("SUPPRESSION") || !is_for_all(before) || !is_for_all(after) {
+    if !is_for_all(before) || !is_for_all(after) {
         return None;
     }
     let is_same = ["reason", "source", "created_at"].iter().all(|name| before[name] == after[name]);

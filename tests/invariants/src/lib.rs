@@ -11,6 +11,7 @@ mod intents;
 mod mailings;
 mod messages;
 mod rows;
+mod transitions;
 
 pub use changes::{Change, violations_of};
 pub use conversations::numbers_have_no_gap;

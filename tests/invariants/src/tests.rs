@@ -169,6 +169,29 @@ fn an_attempt_begins_only_if_its_gates_are_open() {
 }
 
 #[test]
+fn a_delivery_goes_from_state_to_state_as_its_protocol_allows() {
+    let row = |changes: Value| with(&with(&message(), json!({"attempt": 1, "claim": "a"})), changes);
+    let go = |from: Value, to: Value| {
+        broken_by(change("Outbound", Some(row(from)), with(&row(to), json!({"version": 2}))), &Rows::default())
+    };
+    let goes = |from: Value, to: Value| {
+        let found = go(from, to);
+        let of_delivery = found.iter().filter(|sentence| sentence.contains(" -> "));
+        assert_eq!(of_delivery.collect::<Vec<_>>(), Vec::<&String>::new());
+    };
+    goes(json!({"state": "SENDING"}), json!({"state": "UNKNOWN", "doubts": [1]}));
+    goes(json!({"state": "UNKNOWN"}), json!({"state": "QUEUED", "tries_from": 1}));
+    goes(json!({"state": "SENDING"}), json!({"state": "QUEUED", "reason": "throttled"}));
+    says(&go(json!({"state": "CANCELED"}), json!({"state": "SENT"})), "a state that cannot follow");
+    says(&go(json!({"state": "SENDING"}), json!({"state": "SENT", "attempt": 2})), "that did not begin");
+    says(&go(json!({"state": "SENDING"}), json!({"state": "SENDING", "claim": "b"})), "changed its sender");
+    let late = json!({"state": "QUEUED", "reason": "throttled", "tries_from": 1});
+    says(&go(json!({"state": "UNKNOWN"}), late), "queued again without an order");
+    let recalled = json!({"state": "QUEUED", "reason": "throttled", "recalled": 1});
+    says(&go(json!({"state": "SENDING", "recalled": 1}), recalled), "canceled during its attempt");
+}
+
+#[test]
 fn a_message_is_accepted_together_with_its_intent() {
     let accepted = change("Outbound", None, message());
     says(&broken_by(accepted.clone(), &Rows::default()), "a message was accepted without its intent");
@@ -184,4 +207,16 @@ fn a_slot_is_granted_once() {
     assert_eq!(next(json!({"free_at_us": 50, "writer": "one/2"})), Vec::<String>::new());
     says(&next(json!({"free_at_us": 90, "seen_us": 60, "writer": "two/1"})), "a slot was granted twice");
     says(&next(json!({"free_at_us": 50, "writer": "two/1"})), "a slot was released after another grant");
+}
+
+#[test]
+fn a_suppression_stays_until_a_later_removal() {
+    let active = json!({"pk": "SUPPRESSION#email#7", "sk": "a", "status": "ACTIVE", "reason": "operator", "as_of": 9_000});
+    let next = |changes: Value| {
+        broken_by(change("Outbound", Some(active.clone()), with(&active, changes)), &Rows::default())
+    };
+    assert_eq!(next(json!({"status": "REMOVED", "as_of": 9_100})), Vec::<String>::new());
+    assert_eq!(next(json!({"status": "REMOVED", "as_of": 4_000})), Vec::<String>::new(), "clocks differ");
+    says(&next(json!({"status": "REMOVED", "as_of": 3_999})), "by an earlier removal");
+    says(&next(json!({"reason": "hard_bounce"})), "a suppression was replaced");
 }

@@ -126,6 +126,12 @@ impl Workload for Outbound {
             let of_calls: Vec<_> = rows.values().filter(|row| name_of(row) == *name).map(key_of).collect();
             violations.extend(audit::calls_are_attempts(&setting.net, name, &of_calls, &calls));
         }
+        // Proof counts in every state in which the message may have been sent.
+        for (id, row) in rows.iter().filter(|(_, row)| row["state"] == "FAILED" || row["state"] == "UNKNOWN") {
+            if audit::is_proven_sent(&setting.net, id) {
+                violations.push(format!("{id} is {}, but an event proves that it was sent", text(&row["state"])));
+            }
+        }
         violations.extend(history.audit_windows(&rows, &heard));
         // I9: no attempt begins after its address was answered as suppressed.
         for (address, from_ms, until_ms) in history.suppressions() {
@@ -349,10 +355,11 @@ impl History {
 
 pub(super) const MESSAGES: &str = "/outbound/messages";
 
-/// Returns how long an operator waits between two orders: no longer than an earlier try of the last
+/// Returns how long an operator waits between two orders: as long as an earlier try of the last
 /// order may still have an effect, or longer.
 fn pause_of_operator(draw: &mut Rng) -> Duration {
-    Duration::from_millis(if draw.bool() { draw.u64(1..3_000) } else { draw.u64(REMOVES_FOR_MS..60_000) })
+    let longest = [3_000, REMOVES_FOR_MS, 60_000][draw.usize(0..3)];
+    Duration::from_millis(draw.u64(1..longest))
 }
 
 /// Returns the body of a request for a message.
