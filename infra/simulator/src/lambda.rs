@@ -13,6 +13,7 @@ use std::time::Duration;
 use aws_sdk_dynamodb::config::SharedHttpClient;
 use aws_sdk_dynamodb::config::retry::RetryPartition;
 use aws_smithy_runtime_api::client::http::SharedHttpConnector;
+use fastrand::Rng;
 use futures::FutureExt;
 use futures::future::LocalBoxFuture;
 use serde_json::Value;
@@ -90,7 +91,7 @@ impl Lambda {
         });
         if is_frozen {
             let (net, name) = (self.net.clone(), name.clone());
-            let (after, pause) = (dice.u64(1..300), dice.u64(1_000..240_000));
+            let (after, pause) = (moment(&mut dice), dice.u64(1_000..240_000));
             let gate = gate.clone();
             tokio::task::spawn_local(async move {
                 sleep(Duration::from_millis(after)).await;
@@ -102,7 +103,7 @@ impl Lambda {
             });
         }
         let ended = if is_killed {
-            let after = Duration::from_millis(dice.u64(1..400));
+            let after = Duration::from_millis(moment(&mut dice));
             match timeout(after, answered).await {
                 Ok(ended) => ended,
                 Err(_) => {
@@ -166,6 +167,13 @@ impl Lambda {
         let handler = host.provide(|| registry::start(&function.binary));
         Instance { name, skew_ms, handler, gate: Gate::default() }
     }
+}
+
+/// Draws when an instance is killed or frozen, in milliseconds after its invocation began. Most
+/// invocations are short, and recovery takes a second or two.
+fn moment(dice: &mut Rng) -> u64 {
+    let longest = if dice.u32(0..3) > 0 { 300 } else { 2_000 };
+    dice.u64(1..longest)
 }
 
 /// Closes while an instance is frozen.

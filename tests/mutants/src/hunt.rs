@@ -88,7 +88,7 @@ pub fn defects(programs: &[Program], part: &str, seeds: u32) -> ExitCode {
     let mut missed = 0;
     for (number, defect) in (1..).zip(DEFECTS).filter(|(_, defect)| defect.name.contains(part)) {
         if defect.workload.is_empty() {
-            println!("      - {} (unit tests)", defect.name);
+            println!("      - {} (tests)", defect.name);
             continue;
         }
         match simulator.first_failure(defect.workload, number, seeds) {
