@@ -5,6 +5,7 @@ use std::ops::Range;
 use std::process::ExitCode;
 
 use clap::Parser;
+use serde_json::json;
 use umavez_simulator::play::play;
 use umavez_simulator::profile::Profile;
 use umavez_simulator::runner::{Totals, run, threads};
@@ -44,6 +45,9 @@ struct Arguments {
     /// Fail at the first violation, and print its seed
     #[arg(long, conflicts_with = "seed")]
     first: bool,
+    /// Print the result as one JSON object
+    #[arg(long, conflicts_with_all = ["trace", "quick", "first", "broken"])]
+    json: bool,
     /// Play broken variants of the product, one after the other, and print after how many seeds
     /// each is caught; TEXT selects those that contain it
     #[arg(long, value_name = "TEXT", num_args = 0..=1, default_missing_value = "", conflicts_with = "seed")]
@@ -65,6 +69,10 @@ fn main() -> ExitCode {
     if let Some(part) = &arguments.broken {
         let names = arguments.workload.as_deref().map_or_else(|| SINGLE.to_vec(), |name| vec![name]);
         return broken(seeds, &names, part);
+    }
+    if arguments.json {
+        let (totals, failed) = run(seeds, arguments.name(), &Profile::rough(), threads(), |_, _| {});
+        return print_json(arguments.name(), &totals, failed);
     }
     if arguments.first {
         let (totals, failed) = run(seeds, arguments.name(), &Profile::rough(), threads(), |_, _| {});
@@ -97,7 +105,24 @@ fn show(totals: &Totals, of: u64) {
     }
 }
 
+/// Prints a run as one JSON object.
+fn print_json(workload: &str, totals: &Totals, failed: Option<u64>) -> ExitCode {
+    let Totals { seeds, calls, virtual_ms, faults, violations, .. } = totals;
+    println!(
+        "{}",
+        json!({
+            "workload": workload, "seeds": seeds, "calls": calls, "virtual_hours": virtual_ms / 3_600_000,
+            "faults": faults, "violations": violations, "seeds_per_second": totals.rate(), "failed_seed": failed,
+        })
+    );
+    if failed.is_none() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
 fn one(seed: u64, arguments: &Arguments) -> ExitCode {
+    if arguments.json {
+        let (totals, failed) = run(seed..seed + 1, arguments.name(), &Profile::rough(), 1, |_, _| {});
+        return print_json(arguments.name(), &totals, failed);
+    }
     let workload = workload(arguments.name()).expect("clap knows the names");
     let outcome = play(seed, &*workload, Profile::rough());
     if arguments.trace {

@@ -37,11 +37,11 @@ fn run(arguments: &[OsString]) -> Result<std::convert::Infallible, String> {
     let directory = this.parent().unwrap_or(Path::new(".")).to_owned();
     let (name, arguments) = match of_simulate(arguments) {
         Some(rest) => (SIMULATOR, rest),
-        None => (PROGRAM, arguments),
+        None => (PROGRAM, arguments.to_vec()),
     };
     let program = directory.join(name);
     if let Some(root) = sources() {
-        build(&root, &directory, &program, Parts::of(name, arguments))?;
+        build(&root, &directory, &program, Parts::of(name, &arguments))?;
     }
     let mut command = Command::new(&program);
     for name in cargo_variables() {
@@ -118,11 +118,14 @@ fn asks_for_help(arguments: &[OsString]) -> bool {
     words(arguments).iter().any(|(_, word)| matches!(word.as_str(), "--help" | "-h" | "--version" | "-V" | "help"))
 }
 
-/// Returns the arguments after `simulate`, if that is the command.
-fn of_simulate(arguments: &[OsString]) -> Option<&[OsString]> {
+/// Returns the arguments after `simulate`, if that is the command, and `--json` if it comes before.
+/// The simulator has no use for the other options that may come before a command.
+fn of_simulate(arguments: &[OsString]) -> Option<Vec<OsString>> {
     let (place, word) = command(arguments)?;
-    let is_simulate = word == "simulate" && !asks_for_help(&arguments[..place]);
-    is_simulate.then(|| &arguments[place + 1..])
+    let (before, after) = (&arguments[..place], &arguments[place + 1..]);
+    let is_simulate = word == "simulate" && !asks_for_help(before);
+    let json = before.iter().filter(|word| *word == "--json");
+    is_simulate.then(|| json.chain(after).cloned().collect())
 }
 
 /// Returns whether the command starts a stack. All others only talk to one that runs.
@@ -179,12 +182,13 @@ mod tests {
     fn simulate_is_found_after_options_and_gets_the_arguments_after_it() {
         let after = |words: &str| {
             let arguments: Vec<_> = words.split_whitespace().map(OsString::from).collect();
-            of_simulate(&arguments).map(<[OsString]>::to_vec)
+            of_simulate(&arguments)
         };
         assert_eq!(after("simulate"), Some(Vec::new()));
-        for words in ["simulate --seed 1", "--port 3100 simulate --seed 1", "--json simulate --seed 1"] {
+        for words in ["simulate --seed 1", "--port 3100 simulate --seed 1"] {
             assert_eq!(after(words), Some(vec!["--seed".into(), "1".into()]), "{words}");
         }
+        assert_eq!(after("--json simulate --seed 1"), Some(vec!["--json".into(), "--seed".into(), "1".into()]));
         assert_eq!(after("simulate --help"), Some(vec!["--help".into()]));
         for words in ["", "start", "--data simulate", "--help simulate", "help simulate", "explain simulate"] {
             assert_eq!(after(words), None, "{words}");
