@@ -100,7 +100,7 @@ pub fn play(seed: u64, workload: &dyn Workload, profile: Profile) -> Outcome {
         let (rough, longest) = (workload.run(setting.clone()), workload.longest_rest());
         // If every task waits and no timer is set, the play would never end. The time limit makes
         // it fail.
-        let mut violations = match timeout(longest, rough).await {
+        let mut violations = match timeout(workload.longest_run(), rough).await {
             Ok(()) => Vec::new(),
             Err(_) => vec!["the clients never end".to_owned()],
         };

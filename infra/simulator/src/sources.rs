@@ -4,9 +4,13 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use tokio::time::sleep;
+use umavez_domain::keys::Key;
 use umavez_domain::outbox::{ATTRIBUTE, Emit, to_publish};
+use umavez_domain::time::Timestamp;
 use umavez_local::model::{Model, QueueSource, Schedule, StreamSource};
 use umavez_local::sources::passes_filter as passes;
+use umavez_platform::due::is_of_this_minute;
+use umavez_platform::store::Found;
 
 use crate::lambda::Lambda;
 use crate::net::Net;
@@ -17,8 +21,14 @@ use crate::tables::plain;
 const LOOK_AHEAD_MS: i64 = 20 * 60_000;
 /// Recovery looks only at what is overdue: a margin for the clocks of instances.
 const OVERDUE_AHEAD_MS: i64 = 10_000;
-/// How the name of the relay ends.
+/// How the names of the relay and of recovery end.
 const RELAY: &str = "-outbox-relay";
+const RECOVERY: &str = "-recovery";
+const MINUTE_MS: i64 = 60_000;
+const HOUR_MS: i64 = 60 * MINUTE_MS;
+const DAY_MS: i64 = 24 * HOUR_MS;
+/// Recovery keeps what has waited for a person for half of the retention period.
+const KEEPS_AFTER_MS: i64 = 45 * DAY_MS;
 /// How many batches of a queue run at once.
 const AT_ONCE: usize = 3;
 
@@ -217,27 +227,42 @@ impl Sources {
     /// it changes nothing and costs time.
     async fn tick(self, schedule: Schedule, function: String) {
         let event = schedule.input.clone().unwrap_or_else(|| json!({}));
-        let ahead_ms = if function.ends_with("-recovery") { OVERDUE_AHEAD_MS } else { LOOK_AHEAD_MS };
+        let is_recovery = function.ends_with(RECOVERY);
+        let ahead_ms = if is_recovery { OVERDUE_AHEAD_MS } else { LOOK_AHEAD_MS };
+        let mut last_ms = self.net.now_ms();
         loop {
             let decision = self.net.decision(&format!("tick of {}", schedule.id));
             let mut dice = self.net.dice().of(&decision);
             // Several ticks in a row are skipped now and then, as if they were lost.
             let every = if self.net.is_quiet() { 5 } else { dice.u32(2..6) };
             sleep(schedule.every * every).await;
-            while let Some(next) = self.idle_until(ahead_ms) {
+            while let Some(next) = self.idle_until(ahead_ms, is_recovery.then_some(last_ms)) {
                 self.sleep_until_or_moved(next).await;
             }
+            let now_ms = self.net.now_ms();
             if self.net.strikes(&format!("twice {decision}"), self.net.profile().deliveries) {
                 let _ = self.lambda.invoke(&function, event.clone()).await;
             }
-            let _ = self.lambda.invoke(&function, event.clone()).await;
+            if self.lambda.invoke(&function, event.clone()).await.is_ok() {
+                last_ms = now_ms;
+            }
         }
     }
 
     /// Returns until when a function that looks so far ahead finds nothing, if nothing is written.
-    /// Returns `None` if it may find something now.
-    fn idle_until(&self, ahead_ms: i64) -> Option<i64> {
+    /// Returns `None` if it may find something now. Recovery, which ran last at this time, also
+    /// looks at what has waited for a person for long, each row in its own minute of the hour: once
+    /// a day is enough.
+    fn idle_until(&self, ahead_ms: i64, recovered_ms: Option<i64>) -> Option<i64> {
         let next = self.net.tables().next_due_ms().unwrap_or(i64::MAX).saturating_sub(ahead_ms);
+        let kept = |(pk, since): (String, i64)| {
+            let from = (since + KEEPS_AFTER_MS).max(recovered_ms? + DAY_MS - HOUR_MS);
+            let minutes = (0..60).map(|minute| from - from % MINUTE_MS + minute * MINUTE_MS + MINUTE_MS / 2);
+            let found = Found { key: Key { pk, sk: String::new() }, place: String::new() };
+            minutes.into_iter().find(|at| is_of_this_minute(&found, Timestamp::from_millis(*at)))
+        };
+        let kept = self.net.tables().waiting().into_iter().filter_map(kept).min();
+        let next = kept.map_or(next, |kept| kept.min(next));
         (next > self.net.now_ms()).then_some(next)
     }
 

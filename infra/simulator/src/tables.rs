@@ -39,6 +39,9 @@ struct Written {
     lag: Lag,
     /// When the index by time shows each row to a sweep or to recovery, in milliseconds.
     due: BTreeMap<Place, i64>,
+    /// Since when each row waits for a person, in milliseconds. Recovery looks at those that have
+    /// waited for long.
+    waits: BTreeMap<Place, i64>,
     /// When TTL may delete each row, in milliseconds.
     expires: BTreeMap<Place, i64>,
     /// All rows, as plain JSON.
@@ -167,7 +170,7 @@ impl Tables {
 
     /// Keeps a row after a write, or that it is gone.
     fn note_row(&self, table: &str, key: &Value, row: Option<Value>, at_ms: i64) {
-        self.note_times(table, key, row.as_ref());
+        self.note_times(table, key, row.as_ref(), at_ms);
         self.note_change(table, key, row.as_ref().map(plain_map));
         let table_of = self.model.tables.iter().find(|known| known.name == table);
         let mut written = self.written();
@@ -222,13 +225,19 @@ impl Tables {
     }
 
     /// Keeps when a row is due and when it expires.
-    fn note_times(&self, table: &str, key: &Value, row: Option<&Value>) {
+    fn note_times(&self, table: &str, key: &Value, row: Option<&Value>, at_ms: i64) {
         let place = place(table, key);
         let due = row.and_then(due_ms);
         let attribute = self.model.tables.iter().find(|known| known.name == table);
         let attribute = attribute.and_then(|table| table.ttl_attribute.as_deref());
         let expires = attribute.and_then(|attribute| row?[attribute]["N"].as_str()?.parse::<i64>().ok());
+        let wake = row.and_then(|row| row["wake"]["S"].as_str());
+        let waits = wake.is_some_and(|wake| FOR_A_PERSON.iter().any(|prefix| wake.starts_with(prefix)));
         let mut written = self.written();
+        match waits {
+            true => drop(written.waits.entry(place.clone()).or_insert(at_ms)),
+            false => drop(written.waits.remove(&place)),
+        }
         keep(&mut written.due, &place, due);
         keep(&mut written.expires, &place, expires.map(|at| at * 1_000));
     }
@@ -240,6 +249,11 @@ impl Tables {
     /// Returns when the next row is due.
     pub fn next_due_ms(&self) -> Option<i64> {
         self.written().due.values().min().copied()
+    }
+
+    /// Returns the partitions of the rows that wait for a person, and since when each waits.
+    pub fn waiting(&self) -> Vec<(String, i64)> {
+        self.written().waits.iter().map(|((_, pk, _), at_ms)| (pk.clone(), *at_ms)).collect()
     }
 
     /// Returns when the next row expires after this time.
@@ -317,8 +331,8 @@ impl Tables {
 }
 
 impl Written {
-    /// Appends a change to the stream of a table, with the images of the stream's view. A write that
-    /// changes nothing has no record.
+    /// Appends a change to the stream of a table, with the images of the stream's view. A write
+    /// that changes nothing has no record.
     fn append(&mut self, table: &str, key: &Value, row: Option<Value>, view: &str, at_ms: i64) {
         let place = place(table, key);
         let before = match &row {
@@ -370,6 +384,8 @@ fn place(table: &str, key: &Value) -> Place {
 
 /// What a row may wait for without anything being done when its time has come.
 const NOT_DUE: [&str; 2] = ["UNKNOWN#", "HUMAN#"];
+/// What a row waits for if only a person ends it.
+const FOR_A_PERSON: [&str; 2] = ["HUMAN#", "HELD#"];
 
 /// Returns when the index by time shows a row to a sweep or to recovery.
 fn due_ms(row: &Value) -> Option<i64> {

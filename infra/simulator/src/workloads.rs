@@ -30,6 +30,11 @@ pub trait Workload {
         Duration::from_secs(12 * 3_600)
     }
 
+    /// The longest virtual time for the clients to end.
+    fn longest_run(&self) -> Duration {
+        self.longest_rest()
+    }
+
     /// How long a provider that throttles may ask its callers to wait.
     fn longest_retry_after_seconds(&self) -> u64 {
         3

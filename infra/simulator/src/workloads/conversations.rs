@@ -34,6 +34,9 @@ const MOST_MESSAGES: u64 = 100;
 /// One play of so many has a contact that writes more than this at once, and how it is delivered.
 const CROWDS: u32 = 30;
 const CROWD: [usize; 3] = [36, 35, 37];
+/// One play of so many has an operator who comes back after months, and how long that is at most.
+const ABSENCES: u32 = 100;
+const LONGEST_ABSENCE: Duration = Duration::from_secs(150 * 86_400);
 /// How long a request whose caller has stopped waiting may still be carried out: the longest freeze
 /// and the longest time of a function, with a margin.
 const STRAY_MS: u64 = 300_000;
@@ -120,6 +123,10 @@ impl Workload for Conversations {
         ]
     }
 
+    fn longest_run(&self) -> Duration {
+        LONGEST_ABSENCE + self.longest_rest()
+    }
+
     fn run(&self, setting: Rc<Setting>) -> LocalBoxFuture<'_, ()> {
         Box::pin(async move {
             let operator = setting.client("operator");
@@ -134,6 +141,9 @@ impl Workload for Conversations {
                 }
             }
             tokio::task::spawn_local(outside(setting.clone(), self.history.clone()));
+            if setting.net.dice().of("an absence").u32(0..ABSENCES) == 0 {
+                return self.absence(setting, CONTACTS[0]).await;
+            }
             join_all(CONTACTS.iter().map(|contact| self.contact(setting.clone(), *contact))).await;
         })
     }
@@ -183,7 +193,7 @@ impl Workload for Conversations {
         let (history, heard) = (self.history.borrow(), setting.net.heard());
         let (states, batches, replies) = (states(setting), batches(setting), replies(setting));
         let mut violations: Vec<_> =
-            history.mistaken.iter().map(|text| format!("our own {text} was taken for a person's")).collect();
+            history.mistaken.iter().map(|text| format!("our own {text} was counted as a person's")).collect();
         let (written, messages) = (history.said.iter().filter(|said| !said.by_person), messages(setting));
         for said in written.filter(|said| said.accepted_ms.is_some()) {
             let Said { text: words, contact, .. } = said;
@@ -352,6 +362,39 @@ impl Conversations {
                 0 | 1 => self.hold(&setting, &operator, contact, None, &mut draw).await,
                 _ => self.help(&setting, &operator, contact, &mut draw).await,
             }
+        }
+    }
+
+    /// An operator holds a conversation and comes back when its messages would have expired.
+    async fn absence(&self, setting: Rc<Setting>, contact: Contact) {
+        let (provider, operator) = (setting.client(contact.channel), setting.client("operator"));
+        let mut draw = setting.net.dice().of("the absence");
+        let mut number = contact.number * 1_000;
+        let mut say = async || {
+            number += 1;
+            let said = contact.says(&setting, number, false);
+            self.deliver(&setting, &provider, contact, said, Repeat::Never).await;
+        };
+        say().await;
+        let Some(id) = id_of(&setting, contact) else { return };
+        let answer = operator.request("POST", &format!("/conversations/{id}/hold"), None, Some(&json!({}))).await;
+        if answer.is_none_or(|answer| answer.body["held"] != true) {
+            return;
+        }
+        {
+            // What came before the hold is answered and expires.
+            let mut history = self.history.borrow_mut();
+            history.said.iter_mut().for_each(|said| said.accepted_ms = None);
+            history.reached.push("an operator is absent".to_owned());
+        }
+        for _ in 0..draw.u32(1..4) {
+            sleep(Duration::from_millis(draw.u64(1..30_000))).await;
+            say().await;
+        }
+        sleep(LONGEST_ABSENCE.mul_f64(draw.f64() / 3.0 + 0.6)).await;
+        // What waits is not left to a gateway that stops waiting.
+        for _ in 0..3 {
+            self.release(&setting, &operator, contact, &mut draw).await;
         }
     }
 
