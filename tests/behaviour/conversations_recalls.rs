@@ -172,7 +172,7 @@ async fn a_stored_reply_is_finished_when_a_release_marks_its_messages_as_handled
 }
 
 #[tokio::test]
-async fn a_late_echo_of_our_own_message_is_not_taken_for_a_persons() {
+async fn a_late_echo_of_our_own_message_does_not_count_as_a_persons() {
     // The policy of the channel is to resend: the first attempt is proved to have been sent, so
     // there is no second one.
     let setup = sending(1).parameter("UnknownPolicies", r#"{"whatsapp": "resend"}"#);

@@ -91,7 +91,7 @@ fn lines_of_the_docs_are_at_most_a_hundred_columns_wide() {
 
 /// Compares a page with the text generated from the code, or writes it if `UMAVEZ_UPDATE_DOCS` is
 /// set.
-fn is_generated(path: &str, expected: &str) {
+pub fn is_generated(path: &str, expected: &str) {
     let file = workspace_root().join(path);
     if std::env::var_os("UMAVEZ_UPDATE_DOCS").is_some() {
         fs::write(&file, expected).expect("written");
@@ -148,75 +148,4 @@ fn the_n8n_recipes_build_json_with_a_function() {
         assert_eq!(line.matches("}}").count(), 1, "{line}");
     }
     assert!(page.contains("to: String($json.message.chat.id)"));
-}
-
-/// The closed lists on the page of codes: heading, introduction, file and name of each.
-const LISTS: &[(&str, &str, &str, &str)] = &[
-    (
-        "States of a delivery",
-        "`status` of a message; recipients of mailings have the same states.",
-        "delivery/state.rs",
-        "State",
-    ),
-    ("Decisions", "`code` of an entry of `GET /explain` and of a message's `decisions`.", "codes.rs", "Decision"),
-    ("Problems", "`code` of an error (`application/problem+json`).", "codes.rs", "ProblemCode"),
-    ("Problems of a field", "`code` in `errors` of `invalid_request`.", "codes.rs", "FieldProblem"),
-    ("Reasons", "Why something was not done: `reason`, `reason_code`.", "codes.rs", "Reason"),
-    ("Reasons of all channels", "`reason_code` of a message, `code` of an offer.", "delivery/outcome.rs", "code"),
-    ("Reasons of Telegram", "As above.", "channels/telegram.rs", "code"),
-    ("Reasons of WhatsApp", "As above.", "channels/whatsapp/evolution.rs", "code"),
-    ("Reasons of email", "As above.", "channels/email/ses.rs", "code"),
-    (
-        "Holds by SES",
-        "SES refuses all mail of the account: `paused_for` of a mailing, `reason_code` of a message.",
-        "codes.rs",
-        "SendingHold",
-    ),
-    ("Suppressions", "`reason` of a suppression, beside the reasons of Telegram.", "suppression.rs", "reason"),
-    ("Actions of ingest", "`action` of an insert.", "codes.rs", "Action"),
-    ("Problems of a CSV row", "`reason` in the report of a mailing.", "codes.rs", "RowProblem"),
-    (
-        "Problems of a CSV file",
-        "`code` in `import.problem` of a mailing, or of a refused upload.",
-        "codes.rs",
-        "FileProblem",
-    ),
-    ("Status of a conversation", "`status` of a conversation.", "conversations/views.rs", "ConversationStatus"),
-    ("State of a message of a contact", "`state` of a message in a conversation.", "conversations/views.rs", "Fate"),
-    ("Status of an offer", "`status` of an offer in the queue of a bot.", "downsells/offer.rs", "OfferStatus"),
-    ("Why an offer was not sent", "`reason` of an offer.", "downsells/offer.rs", "CancelReason"),
-];
-
-/// Returns the codes of a closed list with the comment of each, from the source.
-fn codes(file: &str, list: &str) -> Vec<(String, String)> {
-    let source = read(&workspace_root().join("shared/domain/src").join(file));
-    let code = Regex::new(r#"^\w+ = "([^"]+)",$"#).expect("a pattern");
-    let mut found = Vec::new();
-    let mut comment = Vec::new();
-    let from = source.lines().map(str::trim).skip_while(|line| *line != format!("{list} {{")).skip(1);
-    for line in from.take_while(|line| *line != "}") {
-        if let Some(text) = line.strip_prefix("///") {
-            comment.push(text.trim().to_owned());
-        } else if let Some(named) = code.captures(line) {
-            found.push((named[1].to_owned(), std::mem::take(&mut comment).join(" ")));
-        }
-    }
-    assert!(!found.is_empty(), "{file} has no list {list}");
-    found
-}
-
-#[test]
-fn the_docs_list_and_describe_every_code() {
-    let mut page =
-        "# Codes and reasons\n\nThe closed lists of codes in answers. A code is part of the API: it is never \
-        renamed. This page is\ngenerated from the code.\n"
-            .to_owned();
-    for (heading, introduction, file, list) in LISTS {
-        write!(page, "\n## {heading}\n\n{introduction}\n\n| code | meaning |\n|---|---|\n").expect("written");
-        for (code, meaning) in codes(file, list) {
-            assert!(!meaning.is_empty(), "{code} of {list} in {file} has no comment");
-            writeln!(page, "| `{code}` | {meaning} |").expect("written");
-        }
-    }
-    is_generated("docs/reference/codes.md", &page);
 }

@@ -1,8 +1,11 @@
 //! Rules of the repository that a machine can check.
 
+mod codes;
 mod deployment;
 mod docs;
 mod mechanisms;
+mod names;
+mod reference;
 mod telemetry;
 mod variables;
 mod words;

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use umavez_local::binaries::workspace_root;
 
-/// Returns the pages at the root of the repository and every page under `docs`.
+/// Returns the pages at the root of the repository and every page under `docs` and `.github`.
 pub fn pages() -> Vec<PathBuf> {
     fn walk(folder: &Path, deep: bool, into: &mut Vec<PathBuf>) {
         for entry in std::fs::read_dir(folder).expect("a folder") {
@@ -19,6 +19,7 @@ pub fn pages() -> Vec<PathBuf> {
     let mut found = Vec::new();
     walk(&workspace_root(), false, &mut found);
     walk(&workspace_root().join("docs"), true, &mut found);
+    walk(&workspace_root().join(".github"), true, &mut found);
     found.sort();
     found
 }

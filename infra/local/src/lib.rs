@@ -19,6 +19,7 @@ pub mod faults;
 pub mod front;
 pub mod functions;
 pub mod gateway;
+pub mod greeting;
 pub mod local_parameters;
 pub mod model;
 pub mod parts;

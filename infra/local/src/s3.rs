@@ -205,7 +205,7 @@ impl S3 {
             tracing::warn!(%error, "could not set the modification time of an object");
         }
         let (size, etag) = self.head(&bucket.name, key).await;
-        self.tell(bucket, &events::Created { event, key, size, etag: &etag }).await;
+        self.publish_or_warn(bucket, &events::Created { event, key, size, etag: &etag }).await;
     }
 
     /// Returns size and ETag of an object.

@@ -273,7 +273,7 @@ async fn echoed(run: &Run) {
     whatsapp(run, "A1", "one", false).await;
     seconds(run, 6).await;
     let answer = whatsapp(run, "3EB0AA", "one", true).await;
-    assert_eq!(answer.body["ours"], 1, "our own message was taken for a person's: {}", answer.body);
+    assert_eq!(answer.body["ours"], 1, "our own message was counted as a person's: {}", answer.body);
     run.world.drain().await;
 }
 

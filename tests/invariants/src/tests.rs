@@ -211,10 +211,10 @@ fn a_slot_is_granted_once() {
 
 #[test]
 fn a_suppression_stays_until_a_later_removal() {
-    let active = json!({"pk": "SUPPRESSION#email#7", "sk": "a", "status": "ACTIVE", "reason": "operator", "as_of": 9_000});
-    let next = |changes: Value| {
-        broken_by(change("Outbound", Some(active.clone()), with(&active, changes)), &Rows::default())
-    };
+    let active =
+        json!({"pk": "SUPPRESSION#email#7", "sk": "a", "status": "ACTIVE", "reason": "operator", "as_of": 9_000});
+    let next =
+        |changes: Value| broken_by(change("Outbound", Some(active.clone()), with(&active, changes)), &Rows::default());
     assert_eq!(next(json!({"status": "REMOVED", "as_of": 9_100})), Vec::<String>::new());
     assert_eq!(next(json!({"status": "REMOVED", "as_of": 4_000})), Vec::<String>::new(), "clocks differ");
     says(&next(json!({"status": "REMOVED", "as_of": 3_999})), "by an earlier removal");

@@ -1,4 +1,4 @@
-//! The defects that were mended, each reverted by a change of one place, and other deliberate
+//! The defects that were fixed, each reverted by a change of one place, and other deliberate
 //! mistakes.
 
 /// A change of the product at one place, which should break something.
@@ -184,7 +184,7 @@ pub const DEFECTS: &[Defect] = &[
         instead: "at.zip(self.last_at).is_some_and(is_later)",
     },
     Defect {
-        name: "D9: the echo of our own message is taken for a person's, unless an attempt is under way",
+        name: "D9: the echo of our own message is counted as a person's, unless an attempt is under way",
         workload: "conversations",
         file: "shared/platform/src/conversations/receive.rs",
         text: "match delivery.state {

@@ -39,7 +39,7 @@ struct Arguments {
     /// Fail if a smaller share of the mutants is caught or accepted, in percent
     #[arg(long, value_name = "PERCENT", default_value_t = 100.0)]
     at_least: f64,
-    /// Try the defects that were mended, each put back, and print after how many seeds the
+    /// Try the defects that were fixed, each put back, and print after how many seeds the
     /// simulator notices each; TEXT selects those whose name contains it
     #[arg(long, value_name = "TEXT", num_args = 0..=1, default_missing_value = "", conflicts_with = "files")]
     defects: Option<String>,

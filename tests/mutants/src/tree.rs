@@ -103,7 +103,8 @@ impl Which<'_> {
 }
 
 fn in_scope(path: &str) -> bool {
-    path.ends_with(".rs") && !path.ends_with("/tests.rs")
+    path.ends_with(".rs")
+        && !path.ends_with("/tests.rs")
         && SCOPE
             .iter()
             .any(|(of, parts)| parts.iter().any(|part| Path::new(path).starts_with(Path::new(of).join(part))))

@@ -43,7 +43,7 @@ pub async fn run(remote: &Remote, arguments: SentArguments) -> Result<(), CliErr
         messages.iter().for_each(|message| println!("{}", line(message)));
         println!("{} sent", messages.len());
         if asks_responder && messages.is_empty() {
-            println!("A responder of your own is called directly; its questions are not kept here.");
+            println!("Requests to your own responder go there directly and are not listed.");
         }
     });
     Ok(())

@@ -9,6 +9,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use umavez_domain::telemetry::Event;
 use umavez_domain::time::Timestamp;
 use umavez_local::functions::{LogLine, PROCESS_DIED};
+use umavez_local::greeting::ready;
 use umavez_local::local_parameters::with_local;
 use umavez_local::{Options, Stack, beside, binaries, secrets};
 
@@ -85,12 +86,9 @@ fn greet(stack: &Stack) -> Result<(), CliError> {
     let first_steps = read_file(&binaries::workspace_root().join("infra/first-steps.txt"))?;
     let first_steps = first_steps.replace("{url}", url).replace("{key}", FIRST_KEY);
     let mut out = std::io::stdout().lock();
-    writeln!(out, "ready {url}\nkey {FIRST_KEY}\n")?;
-    writeln!(out, "  start page      {url}/\n  console         {url}/console (the key is {FIRST_KEY})")?;
-    writeln!(out, "  what was sent   {url}/_local/sent\n  logs            {url}/_local/logs")?;
-    writeln!(out, "  all of it       {url}/_local\n")?;
+    writeln!(out, "{}", ready(url, FIRST_KEY))?;
     if let Some(ahead) = clock::ahead(stack.clock().offset_ms() / 1_000) {
-        writeln!(out, "It is {} here. {ahead}\n", Timestamp::from_seconds(stack.clock().now_ms() / 1_000))?;
+        writeln!(out, "The stack's time is {}. {ahead}\n", Timestamp::from_seconds(stack.clock().now_ms() / 1_000))?;
     }
     writeln!(out, "{first_steps}\nCtrl-C stops it.")?;
     out.flush()?;

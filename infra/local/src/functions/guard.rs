@@ -43,15 +43,15 @@ impl Guard {
     }
 
     pub(super) fn watch(&self, pid: u32) {
-        self.tell("watch", pid);
+        self.send("watch", pid);
     }
 
     /// Stops watching a process that has ended. The system may soon reuse its id.
     pub(super) fn release(&self, pid: u32) {
-        self.tell("release", pid);
+        self.send("release", pid);
     }
 
-    fn tell(&self, verb: &str, pid: u32) {
+    fn send(&self, verb: &str, pid: u32) {
         let written = match &mut lock(&self.0).stdin {
             Some(stdin) => stdin.write_all(format!("{verb} {pid}\n").as_bytes()),
             None => Ok(()),

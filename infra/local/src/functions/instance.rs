@@ -58,7 +58,7 @@ enum End {
 pub(super) async fn run(pool: Arc<Pool>, id: String, mut mailbox: mpsc::UnboundedReceiver<Call>) {
     let end = live(&pool, &id, &mut mailbox).await;
     if let End::Failed(error) = &end {
-        pool.tell(&format!("{PROCESS_DIED}: {error}"));
+        pool.log(&format!("{PROCESS_DIED}: {error}"));
     }
     pool.ended(&id);
     // Dropping the senders notifies the callers that asked for the stop: the one in `end`, and

@@ -218,14 +218,14 @@ impl Pool {
     }
 
     /// Logs a line of the stack among the lines of the function.
-    pub(super) fn tell(&self, line: &str) {
+    pub(super) fn log(&self, line: &str) {
         self.logs.append(&self.spec.name, line.to_owned());
     }
 
     pub(super) fn initialised(&self) {
         let mut state = lock(&self.state);
         state.init_failures = 0;
-        state.tell_starting(&Ok(()));
+        state.notify_starting(&Ok(()));
     }
 
     /// Fails the oldest queued invocation, so that no invocation waits forever for a function that
@@ -235,7 +235,7 @@ impl Pool {
         let job = {
             let mut state = lock(&self.state);
             state.init_failures = state.init_failures.saturating_add(1);
-            state.tell_starting(&Err(error.clone()));
+            state.notify_starting(&Err(error.clone()));
             state.next_wanted()
         };
         if let Some(job) = job {
@@ -291,7 +291,7 @@ impl State {
         std::iter::from_fn(|| self.queue.pop_front()).find(|job| !job.reply.is_closed())
     }
 
-    fn tell_starting(&mut self, started: &Result<(), InvokeError>) {
+    fn notify_starting(&mut self, started: &Result<(), InvokeError>) {
         for waiting in self.starting.drain(..) {
             // The caller may be gone.
             let _ = waiting.send(started.clone());

@@ -1,7 +1,7 @@
 //! The function in these tests is this test binary itself, started with the arguments that run only
 //! `the_probe`: a small client of the runtime API that does what its events ask for.
 
-use std::{path::Path, time::Duration};
+use std::{process::Command, time::Duration};
 
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
@@ -182,14 +182,20 @@ async fn after_a_stop_no_process_runs_and_invocations_fail() {
         async {
             logs.wait_for(0, LONG, |line| line.line == "hanging").await.unwrap();
             let (_, pid) = functions.processes()[0];
+            assert!(is_running(pid));
             functions.stop().await;
             pid
         }
     );
     assert!(matches!(running, Err(InvokeError::Died(_))));
     assert_eq!(waiting, Err(InvokeError::Stopped));
-    assert!(!Path::new(&format!("/proc/{pid}")).exists());
+    assert!(!is_running(pid));
     assert_eq!(invoke(&functions, json!({})).await, Err(InvokeError::Stopped));
+}
+
+/// Returns whether there is a process with this id. Unlike `/proc`, `kill` exists on every Unix.
+fn is_running(pid: u32) -> bool {
+    Command::new("/bin/sh").args(["-c", &format!("kill -0 {pid} 2>/dev/null")]).status().unwrap().success()
 }
 
 async fn started(spec: FunctionSpec, logs: &Logs) -> Functions {

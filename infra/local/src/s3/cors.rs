@@ -23,7 +23,7 @@ pub(super) fn preflight(rules: &[CorsRule], headers: &HeaderMap) -> Response {
     };
     let mut response = Response::new(Body::empty());
     let into = response.headers_mut();
-    rule.tell(origin, into);
+    rule.write_headers(origin, into);
     put(into, "access-control-allow-headers", wanted);
     if let Some(seconds) = rule.max_age {
         put(into, "access-control-max-age", &seconds.to_string());
@@ -35,7 +35,7 @@ pub(super) fn preflight(rules: &[CorsRule], headers: &HeaderMap) -> Response {
 pub(super) fn allow(rules: &[CorsRule], origin: &HeaderValue, method: &Method, into: &mut HeaderMap) {
     let origin = origin.to_str().unwrap_or_default();
     if let Some(rule) = rules.iter().find(|rule| rule.allows(origin, method.as_str())) {
-        rule.tell(origin, into);
+        rule.write_headers(origin, into);
     }
 }
 
@@ -45,7 +45,7 @@ impl CorsRule {
         origins && self.methods.iter().any(|allowed| allowed == method)
     }
 
-    fn tell(&self, origin: &str, into: &mut HeaderMap) {
+    fn write_headers(&self, origin: &str, into: &mut HeaderMap) {
         let everybody = self.origins.iter().any(|allowed| allowed == "*");
         put(into, "access-control-allow-origin", if everybody { "*" } else { origin });
         put(into, "access-control-allow-methods", &self.methods.join(", "));

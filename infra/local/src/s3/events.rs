@@ -23,7 +23,7 @@ pub(super) struct Created<'a> {
 impl S3 {
     /// Publishes the events before the caller gets its response. On AWS, too, an event can arrive
     /// first.
-    pub(super) async fn tell(&self, bucket: &Bucket, created: &Created<'_>) {
+    pub(super) async fn publish_or_warn(&self, bucket: &Bucket, created: &Created<'_>) {
         if let Err(error) = self.publish(bucket, created).await {
             tracing::warn!(%error, bucket = bucket.name, "the events of an object are lost");
         }

@@ -82,7 +82,7 @@ impl S3 {
             };
         }
         self.created(bucket, &key, "ObjectCreated:Post").await;
-        let mut answer = answer.tell(&bucket.name, &key, host, response.headers().get("etag"));
+        let mut answer = answer.respond(&bucket.name, &key, host, response.headers().get("etag"));
         answer.extensions_mut().insert(posted);
         answer
     }
@@ -159,7 +159,7 @@ impl Answer {
         Self { status, redirect: redirect.map(str::to_owned) }
     }
 
-    fn tell(&self, bucket: &str, key: &str, host: &str, etag: Option<&HeaderValue>) -> Response {
+    fn respond(&self, bucket: &str, key: &str, host: &str, etag: Option<&HeaderValue>) -> Response {
         let uri = access::inside(Method::GET, bucket, key, Body::empty()).uri().to_string();
         let location = format!("http://{host}{uri}");
         let etag = etag.and_then(|etag| etag.to_str().ok()).unwrap_or_default();
