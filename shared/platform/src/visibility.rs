@@ -54,7 +54,7 @@ impl Visibility {
     /// Copies an unreadable message to the dead-letter queue after a few tries; before that, it
     /// hides the message. Returns whether it copied the message; if so, the message can leave its
     /// queue.
-    pub async fn put_aside(&self, invocation: &Invocation, message: &SqsMessage) -> bool {
+    pub async fn set_aside(&self, invocation: &Invocation, message: &SqsMessage) -> bool {
         if receptions(message) < TRIES_OF_UNREADABLE {
             self.hide(invocation, message, UNREADABLE_MS).await;
             return false;

@@ -51,7 +51,7 @@ pub async fn work<J>(
 ) -> SqsBatchResponse {
     let run_one = async |message: SqsMessage| match read(message.body.as_deref().unwrap_or_default()) {
         Ok(job) => finish(visibility, invocation, &message, run(job).await).await,
-        Err(_) if visibility.put_aside(invocation, &message).await => Ok("put_aside"),
+        Err(_) if visibility.set_aside(invocation, &message).await => Ok("set_aside"),
         Err(unreadable) => Err(unreadable.into()),
     };
     messages(invocation, event, at_once, run_one).await
