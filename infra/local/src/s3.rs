@@ -8,7 +8,7 @@
 mod access;
 mod call;
 mod cors;
-mod events;
+pub mod events;
 mod expiry;
 mod form;
 mod former;

@@ -73,6 +73,8 @@ struct State {
     heard: Vec<Heard>,
     /// The events about mails that were handled.
     mail_events: Vec<SesEvent>,
+    /// The bodies of events and messages that were lost.
+    lost: Vec<String>,
     outside: VecDeque<Outside>,
     claims: Vec<Claim>,
     /// The tokens of transactions.
@@ -115,6 +117,7 @@ impl Net {
                 objects: Objects::default(),
                 heard,
                 mail_events: Vec::new(),
+                lost: Vec::new(),
                 outside: VecDeque::new(),
                 claims: Vec::new(),
                 tokens: BTreeSet::new(),
@@ -196,6 +199,16 @@ impl Net {
         if let Ok(event) = ses_events::read(body) {
             self.state().mail_events.push(event);
         }
+    }
+
+    /// Records the body of an event or a message that is lost.
+    pub fn note_lost(&self, body: &str) {
+        self.state().lost.push(body.to_owned());
+    }
+
+    /// Returns whether an event or a message with this text was lost.
+    pub fn has_lost(&self, text: &str) -> bool {
+        self.state().lost.iter().any(|body| body.contains(text))
     }
 
     /// Returns the events about mails that were handled.

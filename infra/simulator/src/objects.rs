@@ -12,6 +12,13 @@ pub struct Objects {
 }
 
 impl Objects {
+    /// Stores an object. Returns its ETag, without quotation marks.
+    pub fn put(&mut self, bucket: &str, key: &str, content: Vec<u8>) -> String {
+        let etag = etag(&content);
+        self.objects.insert(format!("aws.local/{bucket}/{key}"), content);
+        etag.trim_matches('"').to_owned()
+    }
+
     /// Carries out a request: PUT, GET of a range, or DELETE of one object.
     pub fn call(&mut self, request: &HttpRequest) -> HttpResponse {
         let uri = request.uri();

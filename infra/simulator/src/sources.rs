@@ -77,6 +77,7 @@ impl Sources {
             if self.net.strikes(&format!("lost {decision}"), self.net.profile().deliveries / 4) {
                 self.net.note(&format!("a batch of {} is lost", source.queue));
                 for message in &batch {
+                    self.net.note_lost(&message.body);
                     self.net.with_queues(|queues| queues.delete(&source.queue, &message.receipt));
                 }
                 continue;

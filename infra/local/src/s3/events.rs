@@ -12,12 +12,13 @@ use crate::functions::random_uuid;
 use crate::model::{Bucket, Notification};
 use crate::template::{ACCOUNT, REGION, bucket_arn};
 
-pub(super) struct Created<'a> {
+/// A new object.
+pub struct Created<'a> {
     /// For example `ObjectCreated:Put`.
-    pub(super) event: &'static str,
-    pub(super) key: &'a str,
-    pub(super) size: u64,
-    pub(super) etag: &'a str,
+    pub event: &'static str,
+    pub key: &'a str,
+    pub size: u64,
+    pub etag: &'a str,
 }
 
 impl S3 {
@@ -34,9 +35,8 @@ impl S3 {
         // For one key, a later event has the lexicographically greater sequencer.
         let sequencer = format!("{now:012X}{:06X}", self.0.sequence.fetch_add(1, Ordering::SeqCst) & 0xFF_FFFF);
         let request = random_uuid();
-        for notification in bucket.notifications.iter().filter(|notification| wants(notification, created)) {
-            let body = notification_body(bucket, created, Timestamp::from_millis(now), &sequencer, &request);
-            self.0.queues.put(&notification.queue, &body.to_string()).await?;
+        for (queue, body) in notifications(bucket, created, Timestamp::from_millis(now), &sequencer, &request) {
+            self.0.queues.put(&queue, &body).await?;
         }
         if bucket.to_bus {
             let detail = detail(bucket, created, &sequencer, &request);
@@ -44,6 +44,19 @@ impl S3 {
         }
         Ok(())
     }
+}
+
+/// Returns the notifications about a new object: the queue and the body of each.
+pub fn notifications(
+    bucket: &Bucket,
+    created: &Created<'_>,
+    at: Timestamp,
+    sequencer: &str,
+    request: &str,
+) -> Vec<(String, String)> {
+    let wanted = bucket.notifications.iter().filter(|notification| wants(notification, created));
+    let body = notification_body(bucket, created, at, sequencer, request).to_string();
+    wanted.map(|notification| (notification.queue.clone(), body.clone())).collect()
 }
 
 fn wants(notification: &Notification, created: &Created) -> bool {

@@ -7,6 +7,8 @@ use aws_smithy_runtime_api::client::orchestrator::{HttpRequest, HttpResponse};
 use aws_smithy_runtime_api::client::result::ConnectorError;
 use serde_json::{Value, json};
 use tokio::time::sleep;
+use umavez_domain::time::Timestamp;
+use umavez_local::s3::events::{Created, notifications};
 
 use super::{Claim, LATE, Net, function_of, response};
 use crate::broken;
@@ -93,6 +95,20 @@ impl Net {
             Some(Fault::LostReply) => Err(ConnectorError::io("the connection was closed".into())),
             Some(Fault::ErrorAfter) => Ok(response(500, Vec::new())),
             _ => Ok(answered),
+        }
+    }
+
+    /// A client uploads a file by a form. S3 notifies the queues of the bucket: late, twice or not at
+    /// all.
+    pub fn upload(&self, key: &str, content: &str) {
+        let bucket = self.0.model.buckets.first().expect("the template has a bucket");
+        let etag = self.state().objects.put(&bucket.name, key, content.as_bytes().to_vec());
+        let created = Created { event: "ObjectCreated:Post", key, size: content.len() as u64, etag: &etag };
+        let decision = self.decision(&format!("event of {key}"));
+        self.note(&format!("S3 has {key}"));
+        let at = Timestamp::from_millis(self.now_ms());
+        for (queue, body) in notifications(bucket, &created, at, &decision, &decision) {
+            self.report(&queue, &body, &decision);
         }
     }
 

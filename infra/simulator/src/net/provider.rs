@@ -122,13 +122,16 @@ impl Net {
         response(caught.status, caught.body.to_string().into_bytes())
     }
 
-    /// Puts an event about a mail into a queue: after a while, so that events arrive in any order,
+    /// Puts an event into a queue, as SES and S3 do: after a while, so that events arrive in any order,
     /// and now and then twice or not at all.
-    fn report(&self, queue: &str, event: &str, decision: &str) {
+    pub(super) fn report(&self, queue: &str, event: &str, decision: &str) {
         let mut dice = self.dice().of(decision);
         let delay_ms = if dice.bool() { dice.i64(1..2_000) } else { dice.i64(1..120_000) };
         let is_lost = self.strikes(&format!("lost {decision}"), self.profile().deliveries);
         let is_doubled = self.strikes(&format!("twice {decision}"), self.profile().deliveries);
+        if is_lost {
+            self.note_lost(event);
+        }
         let times = if is_lost { 0 } else { 1 + usize::from(is_doubled) };
         for time in 0..times {
             let delay_ms = delay_ms + if time == 0 { 0 } else { dice.i64(1..60_000) };
