@@ -131,6 +131,16 @@ mod tests {
     }
 
     #[test]
+    fn a_scope_is_known_only_in_the_spelling_of_the_list() {
+        for scope in SCOPES {
+            assert!(is_known_scope(scope), "{scope}");
+        }
+        for scope in ["", "intent", "Intents", "intents ", "intents:write", "payments:read", "*:read"] {
+            assert!(!is_known_scope(scope), "{scope:?}");
+        }
+    }
+
+    #[test]
     fn the_bearer_scheme_is_case_insensitive() {
         assert_eq!(bearer("Bearer abc"), Some("abc"));
         assert_eq!(bearer("bearer  abc "), Some("abc"));

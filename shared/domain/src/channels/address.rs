@@ -175,14 +175,25 @@ mod tests {
         }
     }
 
+    /// Returns an address of `length` bytes. Each of its parts is within its own limit.
+    fn email_of_length(length: usize) -> String {
+        let beginning = format!("{}@{}.{}.", "a".repeat(64), "b".repeat(63), "c".repeat(63));
+        format!("{beginning}{}", "d".repeat(length - beginning.len()))
+    }
+
     #[test]
     fn all_spellings_of_an_address_normalize_to_one_form() {
         let long_local = format!("{}@example.com", "a".repeat(64));
+        let long_email = email_of_length(254);
+        let long_group = format!("{}@g.us", "1".repeat(40));
+        let long_hidden = format!("{}@lid", "1".repeat(40));
         let cases = [
             (Channel::Email, " Ana.Maria+x@Example.COM\r\n", "ana.maria+x@example.com"),
             (Channel::Email, "\u{feff}a@b.co", "a@b.co"),
             (Channel::Email, "o'neil@sub.xn--bcher-kva.example", "o'neil@sub.xn--bcher-kva.example"),
+            (Channel::Email, "a@example.xn--90a3ac", "a@example.xn--90a3ac"),
             (Channel::Email, long_local.as_str(), long_local.as_str()),
+            (Channel::Email, long_email.as_str(), long_email.as_str()),
             (Channel::Telegram, " 123456789 ", "123456789"),
             (Channel::Telegram, "007", "7"),
             (Channel::Telegram, "-1001234567890", "-1001234567890"),
@@ -192,6 +203,8 @@ mod tests {
             (Channel::Whatsapp, "5511912345678@S.WhatsApp.net", "5511912345678"),
             (Channel::Whatsapp, "120363025246125486@g.us", "120363025246125486@g.us"),
             (Channel::Whatsapp, "5511912345678-1600000000@g.us", "5511912345678-1600000000@g.us"),
+            (Channel::Whatsapp, long_group.as_str(), long_group.as_str()),
+            (Channel::Whatsapp, long_hidden.as_str(), long_hidden.as_str()),
         ];
         for (channel, text, form) in cases {
             let normal = normalize_to(channel, text);
@@ -204,7 +217,9 @@ mod tests {
     fn a_malformed_address_is_refused() {
         let long_local = format!("{}@example.com", "a".repeat(65));
         let long_label = format!("a@{}.com", "b".repeat(64));
-        let long = format!("a@{}com", "bcd.".repeat(70));
+        let long_email = email_of_length(255);
+        let long_group = format!("{}@g.us", "1".repeat(41));
+        let long_hidden = format!("{}@lid", "1".repeat(41));
         let emails = [
             "",
             "@",
@@ -222,6 +237,10 @@ mod tests {
             "a@-b.co",
             "a@b-.co",
             "a@b_c.co",
+            "a@192.0.2.1",
+            ".a@b.co",
+            "a.@b.co",
+            "a..c@b.co",
             "a@bücher.example",
             "ü@b.co",
             "a,c@b.co",
@@ -233,7 +252,7 @@ mod tests {
             "😀@😀.😀",
             &long_local,
             &long_label,
-            &long,
+            &long_email,
         ];
         let telegrams = [
             "",
@@ -272,6 +291,8 @@ mod tests {
             "a@g.us",
             "5511912345678@c.us",
             "٥٥١١٩١٢٣٤٥٦٧٨",
+            &long_group,
+            &long_hidden,
         ];
         for (channel, texts) in [
             (Channel::Email, emails.as_slice()),

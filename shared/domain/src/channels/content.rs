@@ -282,6 +282,22 @@ mod tests {
         errors.into_iter().map(|error| (error.field, error.code)).collect()
     }
 
+    fn email(field: &str, value: Value) -> Value {
+        let mut object = json!({"from": "a@b.co", "subject": "s", "text": "t"});
+        object[field] = value;
+        object
+    }
+
+    fn media(field: &str, value: Value) -> Value {
+        let mut object = json!({"media": {"kind": "video", "url": "https://x.co"}});
+        object["media"][field] = value;
+        object
+    }
+
+    fn buttons(buttons: Value) -> Value {
+        json!({"text": "x", "buttons": buttons})
+    }
+
     #[test]
     fn accepted_content_is_stored_and_read_back_unchanged() {
         let cases = [
@@ -310,6 +326,7 @@ mod tests {
         for (channel, value) in cases {
             let content = take(channel, &value).expect("accepted");
             assert_eq!(content.channel(), channel);
+            assert_eq!(content.text(), value["text"].as_str());
             let mut stored = serde_json::to_value(&content).expect("json");
             assert_eq!(serde_json::from_value::<Content>(stored.clone()).expect("content"), content);
             let tag = stored.as_object_mut().and_then(|object| object.remove("channel"));
@@ -322,18 +339,7 @@ mod tests {
     fn invalid_content_is_refused_with_the_name_of_its_field() {
         use Channel::{Email, Telegram, Whatsapp};
         use FieldProblem::{Conflicting, Malformed, Missing, NotAllowed, OutOfRange, Unknown, WrongType};
-        let email = |field: &str, value: Value| {
-            let mut object = json!({"from": "a@b.co", "subject": "s", "text": "t"});
-            object[field] = value;
-            object
-        };
-        let media = |field: &str, value: Value| {
-            let mut object = json!({"media": {"kind": "video", "url": "https://x.co"}});
-            object["media"][field] = value;
-            object
-        };
         let marked = |text: &str| json!({"text": text, "parse_mode": "MarkdownV2"});
-        let buttons = |buttons: Value| json!({"text": "x", "buttons": buttons});
         let cases = [
             (Email, email("from", json!("a@b.co\r\nBcc: c@d.co")), "from", Malformed),
             (Email, email("from", json!("a@b.co, c@d.co")), "from", Malformed),
@@ -348,8 +354,6 @@ mod tests {
             (Email, email("subject", json!(" ")), "subject", Missing),
             (Email, email("reply_to", json!("x\rY")), "reply_to", Malformed),
             (Email, email("text", Value::Null), "text", Missing),
-            (Email, email("text", json!("x".repeat(200 * 1024 + 1))), "text", OutOfRange),
-            (Email, email("html", json!("x".repeat(200 * 1024))), "html", OutOfRange),
             (Email, email("headers", json!({})), "headers", Unknown),
             (Telegram, json!({}), "text", Missing),
             (Telegram, json!({"text": " \n"}), "text", Missing),
@@ -371,15 +375,56 @@ mod tests {
             (Telegram, buttons(json!([[1]])), "buttons[0][0]", WrongType),
             (Telegram, buttons(json!([[{"text": "x", "url": "tg://x"}]])), "buttons[0][0].url", Malformed),
             (Telegram, buttons(json!([[{"url": "https://x.co"}]])), "buttons[0][0].text", Missing),
+            (Whatsapp, json!({}), "text", Missing),
             (Whatsapp, json!({"text": "é".repeat(32_769)}), "text", OutOfRange),
             (Whatsapp, json!({"text": "x", "buttons": []}), "buttons", Unknown),
             (Whatsapp, json!({"text": "x", "media": {"kind": "audio", "url": "https://x.co"}}), "text", Conflicting),
             (Whatsapp, media("mimetype", json!("pdf")), "media.mimetype", Malformed),
+            (Whatsapp, media("mimetype", json!("/pdf")), "media.mimetype", Malformed),
+            (Whatsapp, media("mimetype", json!("application/")), "media.mimetype", Malformed),
+            (Whatsapp, media("mimetype", json!("text/html; a=b")), "media.mimetype", Malformed),
             (Whatsapp, media("file_name", json!("../x")), "media.file_name", Malformed),
             (Whatsapp, media("kind", Value::Null), "media.kind", Missing),
         ];
         for (channel, value, field, code) in cases {
             assert_eq!(refusals(channel, &value), [(format!("content.{field}"), code)], "{field} {code}");
+        }
+    }
+
+    #[test]
+    fn content_at_a_limit_is_accepted_and_content_above_it_is_refused() {
+        use Channel::{Email, Telegram, Whatsapp};
+        use FieldProblem::{Malformed, OutOfRange};
+        let x = |length: usize| json!("x".repeat(length));
+        let mailbox = |length: usize| json!(format!("{} <a@b.co>", "x".repeat(length - 9)));
+        let url = |length: usize| json!(format!("https://x.co/{}", "x".repeat(length - 13)));
+        let mimetype = |length: usize| json!(format!("x/{}", "x".repeat(length - 2)));
+        let marked =
+            |length: usize| json!({"text": format!("<b{}>x</b>", " ".repeat(length - 8)), "parse_mode": "HTML"});
+        let rows = |count: usize, in_a_row: usize| {
+            let all = vec![json!({"text": "x", "url": "https://x.co"}); count];
+            buttons(json!(all.chunks(in_a_row).collect::<Vec<_>>()))
+        };
+        let titled = |length: usize| buttons(json!([[{"text": "é".repeat(length), "url": "https://x.co"}]]));
+        let cases = [
+            (Email, [998, 999].map(|n| email("subject", x(n))), "subject", OutOfRange),
+            (Email, [320, 321].map(|n| email("from", mailbox(n))), "from", OutOfRange),
+            (Email, [204_800, 204_801].map(|n| email("text", x(n))), "text", OutOfRange),
+            // The text of this email has one byte.
+            (Email, [204_799, 204_800].map(|n| email("html", x(n))), "html", OutOfRange),
+            (Telegram, [32_768, 32_769].map(marked), "text", OutOfRange),
+            (Telegram, [100, 101].map(|n| rows(n, 1)), "buttons", OutOfRange),
+            (Telegram, [100, 101].map(|n| rows(n, 8)), "buttons", OutOfRange),
+            (Telegram, [8, 9].map(|n| rows(n, n)), "buttons[0]", OutOfRange),
+            (Telegram, [256, 257].map(titled), "buttons[0][0].text", OutOfRange),
+            (Whatsapp, [65_536, 65_537].map(|n| json!({"text": x(n)})), "text", OutOfRange),
+            (Whatsapp, [2_048, 2_049].map(|n| media("url", url(n))), "media.url", Malformed),
+            (Whatsapp, [127, 128].map(|n| media("mimetype", mimetype(n))), "media.mimetype", Malformed),
+            (Whatsapp, [255, 256].map(|n| media("file_name", x(n))), "media.file_name", OutOfRange),
+        ];
+        for (channel, [at_limit, above], field, code) in cases {
+            assert!(take(channel, &at_limit).is_ok(), "{channel} {field}");
+            assert_eq!(refusals(channel, &above), [(format!("content.{field}"), code)], "{channel} {field}");
         }
     }
 

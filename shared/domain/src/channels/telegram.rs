@@ -403,6 +403,8 @@ mod tests {
     #[test]
     fn a_group_that_became_a_supergroup_is_a_permanent_failure() {
         assert_eq!(classify(400, fixture!("chat_migrated")), permanent("chat_migrated"));
+        let only_in_parameters = br#"{"ok":false,"description":"new","parameters":{"migrate_to_chat_id":-100}}"#;
+        assert_eq!(classify(400, only_in_parameters), permanent("chat_migrated"));
     }
 
     #[test]
@@ -436,8 +438,10 @@ mod tests {
     #[test]
     fn a_refusal_that_does_not_come_from_telegram_is_unknown() {
         for status in [301, 400, 403, 404, 408] {
-            let outcome = classify(status, b"<html><title>Not Found</title></html>");
-            assert_eq!(outcome, Outcome::Unknown { code: "provider_answer_unexpected" }, "{status}");
+            for body in [&b"<html><title>Not Found</title></html>"[..], fixture!("sent")] {
+                let outcome = classify(status, body);
+                assert_eq!(outcome, Outcome::Unknown { code: "provider_answer_unexpected" }, "{status}");
+            }
         }
         assert_eq!(refusal(409, "Conflict"), Outcome::Unknown { code: "provider_answer_unexpected" });
     }

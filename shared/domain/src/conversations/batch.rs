@@ -166,10 +166,11 @@ mod tests {
 
     #[test]
     fn a_message_received_within_a_day_has_not_expired() {
-        for hours in [0, 1, 23] {
-            let now = NOW.plus_ms(hours * 3_600_000);
-            assert_eq!(super::portion(&pending(3, 9), &[], now), None);
-            assert_eq!(super::portion(&pending(3, 9), &messages(7, 9, "a"), now), None);
+        for (ms, expires) in [(0, false), (3_600_000, false), (86_399_999, false), (86_400_000, true)] {
+            let now = NOW.plus_ms(ms);
+            let expired = |last| expires.then_some(Portion::Expired { last });
+            assert_eq!(super::portion(&pending(3, 9), &[], now), expired(9), "{ms}");
+            assert_eq!(super::portion(&pending(3, 9), &messages(7, 9, "a"), now), expired(6), "{ms}");
         }
     }
 
@@ -202,5 +203,9 @@ mod tests {
             sorted(Via::Api, &[("c", Some(30)), ("d", None), ("a", Some(10)), ("b", None)]),
             ["a", "b", "c", "d"]
         );
+        let first = StoredMessage { sent_at: Some(NOW), ..message(1, "a") };
+        let read = vec![message(3, "a"), first.clone(), message(2, "a")];
+        let expected = vec![first, message(2, "a"), message(3, "a")];
+        assert_eq!(in_order(Via::Api, read), expected, "the order in which they were read does not count");
     }
 }

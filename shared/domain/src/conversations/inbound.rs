@@ -316,11 +316,30 @@ mod tests {
     }
 
     #[test]
+    fn a_text_longer_than_the_limit_is_cut_between_two_characters() {
+        let ascii = |length| "x".repeat(length);
+        let wide = |count| format!("x{}", "é".repeat(count));
+        for (given, expected) in [
+            (ascii(LONGEST_TEXT), ascii(LONGEST_TEXT)),
+            (ascii(LONGEST_TEXT + 1), ascii(LONGEST_TEXT)),
+            (wide(LONGEST_TEXT / 2), wide(LONGEST_TEXT / 2 - 1)),
+        ] {
+            assert!(text(&json!(given)) == Some(expected), "{} bytes", given.len());
+        }
+    }
+
+    #[test]
     fn unknown_fields_of_media_are_not_stored() {
         let media = Media { mime_type: None, file_name: None, reference: Some("f".to_owned()) };
         let written = serde_json::to_value(&media).expect("json");
         assert_eq!(written, json!({"reference": "f"}));
         assert_eq!(serde_json::from_value::<Media>(written).expect("read back"), media);
         assert_eq!(Media::of(None, None, None), None);
+        let f = || Some("f".to_owned());
+        for (mime_type, file_name, reference) in [(f(), None, None), (None, f(), None), (None, None, f())] {
+            let media = Media { mime_type, file_name, reference };
+            let of = Media::of(media.mime_type.clone(), media.file_name.clone(), media.reference.clone());
+            assert_eq!(of, Some(media), "one known field is enough");
+        }
     }
 }

@@ -145,14 +145,20 @@ mod tests {
         ] {
             assert_eq!(read_answer(status, body), ResponderAnswer::Problem(problem), "{status}");
         }
-        let long = serde_json::json!({"reply": "x".repeat(LONGEST_REPLY + 1)}).to_string();
-        assert_eq!(read_answer(200, long.as_bytes()), ResponderAnswer::Problem(ResponderProblem::TooLong));
+        let of_length = |length| {
+            let body = serde_json::json!({"reply": "x".repeat(length)}).to_string();
+            read_answer(200, body.as_bytes())
+        };
+        assert_eq!(of_length(LONGEST_REPLY), ResponderAnswer::Reply(Some("x".repeat(LONGEST_REPLY))));
+        assert_eq!(of_length(LONGEST_REPLY + 1), ResponderAnswer::Problem(ResponderProblem::TooLong));
     }
 
     #[test]
     fn a_reply_that_fits_is_one_message() {
         assert_eq!(split(Via::Telegram, "Oi\n\ntudo bem?"), ["Oi\n\ntudo bem?"]);
         assert_eq!(split(Via::Telegram, &"x".repeat(4_096)).len(), 1);
+        let words = format!("{} {}", "a".repeat(4_000), "b".repeat(95));
+        assert_eq!(split(Via::Telegram, &words), [words.as_str()], "a text of exactly the limit is not split");
         assert_eq!(split(Via::Api, &"x".repeat(9_000)).len(), 1);
     }
 
@@ -164,6 +170,14 @@ mod tests {
         let parts = split(Via::Telegram, &words);
         assert_eq!(parts.join(" "), words.trim());
         assert!(parts.iter().all(|part| units(part) <= TELEGRAM_UNITS && part.ends_with("palavra")));
+    }
+
+    #[test]
+    fn a_cut_in_the_first_half_does_not_count() {
+        for (first, expected) in [(2_047, 4_096), (2_048, 2_048)] {
+            let text = format!("{} {}", "a".repeat(first), "b".repeat(4_096));
+            assert_eq!(split(Via::Telegram, &text)[0].len(), expected, "{first}");
+        }
     }
 
     #[test]

@@ -163,6 +163,14 @@ mod tests {
         assert_eq!((instance.as_str(), message.contact.as_str(), message.kind), ("default", "ana", MessageKind::Text));
         let media = json!({"message_id": "m1", "kind": "image", "media": {"reference": "https://x/y"}});
         assert!(read(media).is_ok());
+        let latest = NOW.plus_ms(AHEAD_MS).to_string();
+        for at_its_limit in [
+            json!({"message_id": "m".repeat(255), "text": "Oi"}),
+            json!({"message_id": "m", "text": "x".repeat(65_536)}),
+            json!({"message_id": "m", "text": "Oi", "sent_at": latest}),
+        ] {
+            assert!(read(at_its_limit.clone()).is_ok(), "{at_its_limit}");
+        }
         assert_eq!(refused(read(json!({"text": "Oi"}))), ["message_id"]);
         assert_eq!(refused(read(json!({"message_id": "m1"}))), ["text"]);
         assert_eq!(refused(read(json!({"message_id": "m".repeat(256), "text": "Oi"}))), ["message_id"]);
@@ -193,6 +201,15 @@ mod tests {
         for seconds in [json!(0), json!(-1), json!("60"), json!(1.5), json!(LONGEST_HOLD_SECONDS + 1)] {
             assert_eq!(refused(read_hold(object(&json!({"seconds": seconds})), NOW)), ["seconds"]);
         }
+    }
+
+    #[test]
+    fn the_bot_answers_the_messages_of_a_hold_unless_the_release_declines() {
+        assert_eq!(read_release(object(&json!({}))), Ok(true));
+        for answer in [true, false] {
+            assert_eq!(read_release(object(&json!({"answer_pending": answer}))), Ok(answer));
+        }
+        assert_eq!(refused(read_release(object(&json!({"answer_pending": "no"})))), ["answer_pending"]);
     }
 
     #[test]

@@ -103,11 +103,8 @@ mod tests {
 
     const NOW: Timestamp = Timestamp::from_seconds(1_000_000);
 
-    fn asked(key: &[u8]) -> HttpCall {
-        let mut row = ConversationRow::new(Via::Telegram, "default", "42", NOW);
-        row.course.claimed = 1;
-        let batch = BatchId { conversation: row.id.clone(), number: 1 };
-        let message = StoredMessage {
+    fn stored() -> StoredMessage {
+        StoredMessage {
             message_id: "7".into(),
             place: "IN#0000000001".into(),
             number: Some(1),
@@ -119,14 +116,20 @@ mod tests {
             received_at: NOW,
             emit: None,
             expires_at: 0,
-        };
+        }
+    }
+
+    fn asked(key: &[u8], messages: &[StoredMessage]) -> HttpCall {
+        let mut row = ConversationRow::new(Via::Telegram, "default", "42", NOW);
+        row.course.claimed = 1;
+        let batch = BatchId { conversation: row.id.clone(), number: 1 };
         let settings = InstanceRow::by_default(Via::Telegram, "default", NOW);
-        question(&row, &batch, &[message], &settings, &[key], NOW)
+        question(&row, &batch, messages, &settings, &[key], NOW)
     }
 
     #[test]
     fn a_request_to_the_responder_is_signed_and_has_its_batch_id() {
-        let call = asked(b"key");
+        let call = asked(b"key", &[stored()]);
         let header = |name: &str| call.headers.iter().find(|header| header.0 == name).map(|header| header.1.as_str());
         let (id, at, signature) = (header("webhook-id"), header("webhook-timestamp"), header("webhook-signature"));
         let (id, at, signature) = (id.expect("an id"), at.expect("a time"), signature.expect("a signature"));
@@ -135,6 +138,12 @@ mod tests {
         let body: Value = serde_json::from_str(&call.body).expect("JSON");
         assert_eq!(body["batch_id"], id);
         assert_eq!(body["messages"][0]["text"], "Oi");
+    }
+
+    #[test]
+    fn each_further_message_makes_the_request_longer_by_exactly_its_size() {
+        let length = |messages: &[StoredMessage]| asked(b"key", messages).body.len();
+        assert_eq!(length(&[stored(), stored()]), length(&[stored()]) + size(&stored()));
     }
 
     #[test]

@@ -394,11 +394,69 @@ mod tests {
     }
 
     #[test]
+    fn only_a_recent_message_of_the_contact_is_numbered_to_be_answered() {
+        let instance = InstanceRow::by_default(Via::Whatsapp, "loja", NOW);
+        let oldest = NOW.plus_days(-1);
+        let too_old = oldest.plus_ms(-1);
+        for (from_me, sent_at, outcome, author) in [
+            (false, NOW, ReceiveOutcome::Stored, Author::Contact),
+            (false, oldest, ReceiveOutcome::Stored, Author::Contact),
+            (false, too_old, ReceiveOutcome::History, Author::Contact),
+            (true, NOW, ReceiveOutcome::Person, Author::Person),
+            (true, too_old, ReceiveOutcome::History, Author::Person),
+        ] {
+            let message = Inbound { from_me, sent_at: Some(sent_at), ..inbound() };
+            let received = Received { instance: &instance, message: &message, retention_days: 90 };
+            assert_eq!(received.outcome(NOW), outcome);
+            let (next, stored) = received.apply(&row(), NOW);
+            assert_eq!(stored.author, author, "{outcome}");
+            let numbered = (outcome == ReceiveOutcome::Stored).then_some(1);
+            assert_eq!((stored.number, next.course.received), (numbered, numbered.unwrap_or(0)), "{outcome}");
+            assert_eq!(next == row(), outcome == ReceiveOutcome::History, "history does not change the conversation");
+        }
+    }
+
+    #[test]
+    fn a_message_of_a_person_holds_the_conversation_for_the_time_that_the_instance_sets() {
+        let pending = row().received(&inbound(), NOW, &TIMING);
+        let portion = Portion::UpTo { last: 1, rest_since: None };
+        let sending = pending.moved(pending.course.claim(portion, NOW, &TIMING).replied(1, NOW), NOW, &TIMING);
+        // It was sent before the message of the contact, so it does not answer that message.
+        let earlier = Inbound { from_me: true, sent_at: Some(NOW.plus_ms(-1)), ..inbound() };
+        for (person_hold_seconds, silent_ms) in [(0, None), (1, Some(1_000)), (1_800, Some(1_800_000))] {
+            let instance = InstanceRow { person_hold_seconds, ..InstanceRow::by_default(Via::Whatsapp, "loja", NOW) };
+            let received = Received { instance: &instance, message: &earlier, retention_days: 90 };
+            let (next, _) = received.apply(&sending, NOW);
+            let hold = silent_ms.map(|ms| {
+                let until = Some(NOW.plus_ms(ms).millis());
+                ConversationHold { by: HeldBy::Person, since: NOW.millis(), until }
+            });
+            assert_eq!(next.course.hold, hold, "{person_hold_seconds}");
+            assert_eq!(next.course.is_recalled(), hold.is_some(), "only a hold recalls the reply");
+        }
+    }
+
+    #[test]
+    fn a_conversation_has_a_batch_in_process_from_the_claim_to_the_end_of_the_reply() {
+        let pending = row().received(&inbound(), NOW, &TIMING);
+        assert_eq!(pending.batch(), None);
+        let claimed = pending.course.claim(Portion::UpTo { last: 1, rest_since: None }, NOW, &TIMING);
+        let asking = pending.moved(claimed, NOW, &TIMING);
+        assert_eq!(asking.batch(), Some(BatchId { conversation: row().id, number: 1 }));
+        assert_eq!(asking.moved(asking.course.replied(0, NOW), NOW, &TIMING).batch(), None);
+    }
+
+    #[test]
     fn the_retention_of_unanswered_messages_is_extended_in_steps_up_to_a_limit() {
         let unanswered = row().received(&inbound(), NOW, &TIMING);
         assert_eq!(row().keeping_messages(NOW.plus_days(100), 30), None, "there are no unanswered messages");
-        assert_eq!(unanswered.keeping_messages(NOW.plus_days(27), 30), None, "they do not expire soon");
-        assert_eq!(unanswered.keeping_messages(NOW.plus_ms(DAY_MS / 2 - 1), 1), None, "the messages are recent");
+        let expires_soon = NOW.plus_days(28);
+        assert_eq!(unanswered.keeping_messages(expires_soon.plus_ms(-1), 30), None, "they do not expire soon");
+        let step = unanswered.keeping_messages(expires_soon, 30).expect("they expire soon");
+        assert_eq!((step.until, step.is_last), (expires_soon.plus_days(9).seconds(), false));
+        let has_waited = NOW.plus_ms(DAY_MS / 2);
+        assert_eq!(unanswered.keeping_messages(has_waited.plus_ms(-1), 1), None, "the messages are recent");
+        assert!(unanswered.keeping_messages(has_waited, 1).is_some(), "they have waited for half of the retention");
         let (mut kept, mut now, mut steps) = (unanswered, NOW, 0);
         loop {
             now = now.plus_ms(3_600_000);
@@ -463,8 +521,8 @@ mod tests {
         let held = pending.moved(pending.course.hold(hold), NOW, &TIMING);
         let released = held.moved(held.course.release(), NOW, &TIMING);
         assert_eq!(released.work.emit.as_ref().map(|emit| emit.seq), Some(1));
+        assert!(!held.is_overdue(NOW.plus_ms(59_999)) && held.is_overdue(NOW.plus_ms(60_000)));
         let late = NOW.plus_ms(66_000);
-        assert!(held.is_overdue(late));
         let once = held.recovered(late, &TIMING);
         assert_eq!((once.work.emit.as_ref().map(|emit| emit.seq), once.course.hold), (Some(1), None));
         assert_eq!(once.check_at, Some(late.plus_ms(60_000).millis()));

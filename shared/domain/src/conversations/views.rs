@@ -164,3 +164,140 @@ fn answered(batch: &BatchRow) -> Fate {
         Some(_) => Fate::Answered,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::batch::Portion;
+    use super::super::course::{ConversationHold, Course, HeldBy};
+    use super::super::identity::Via;
+    use super::super::inbound::{Media, MessageKind};
+    use super::super::rows::{AnsweredBy, Author};
+    use super::*;
+    use crate::senders::instances::InstanceRow;
+
+    const NOW: Timestamp = Timestamp::from_seconds(1_000_000);
+
+    fn conversation(course: Course) -> ConversationRow {
+        ConversationRow { course, ..ConversationRow::new(Via::Whatsapp, "loja", "5511912345678", NOW) }
+    }
+
+    fn message(number: Option<u64>) -> StoredMessage {
+        StoredMessage {
+            message_id: "3EB0".into(),
+            place: String::new(),
+            number,
+            author: Author::Contact,
+            kind: MessageKind::Text,
+            text: Some("Oi".into()),
+            media: None,
+            sent_at: Some(NOW),
+            received_at: NOW,
+            emit: None,
+            expires_at: 0,
+        }
+    }
+
+    /// Returns a batch of the messages 1 and 2.
+    fn batch(reply: Option<&str>, outcome: Option<&str>) -> BatchRow {
+        BatchRow {
+            batch: 2,
+            from: 1,
+            reply: reply.map(str::to_owned),
+            answered_by: AnsweredBy::Responder,
+            attempts: 1,
+            messages: Vec::new(),
+            outcome: outcome.map(str::to_owned),
+            replied_at: NOW,
+            finished_at: None,
+            expires_at: None,
+        }
+    }
+
+    #[test]
+    fn a_conversation_shows_its_status_and_when_its_pending_messages_are_due() {
+        let timing = InstanceRow::by_default(Via::Whatsapp, "loja", NOW).timing();
+        let held = |course: &Course, until: Option<Timestamp>| {
+            let until = until.map(Timestamp::millis);
+            course.hold(ConversationHold { by: HeldBy::Operator, since: NOW.millis(), until })
+        };
+        let idle = Course::default();
+        let pending = idle.receive(NOW, None);
+        let asking = pending.claim(Portion::UpTo { last: 1, rest_since: None }, NOW, &timing);
+        let stuck = Course { phase: Phase::Stuck, ..asking.clone() };
+        let due = Some(NOW.plus_ms(5_000));
+        for (course, status, due_at, batch) in [
+            (idle.clone(), "idle", None, None),
+            (held(&idle, None), "held", None, None),
+            (pending.clone(), "pending", due, None),
+            (held(&pending, None), "held", None, None),
+            (held(&pending, Some(NOW.plus_ms(1))), "held", None, None),
+            (held(&pending, Some(NOW)), "pending", due, None),
+            (asking.clone(), "processing", None, Some(1)),
+            (asking.receive(NOW, None), "processing", None, Some(1)),
+            (held(&asking, None), "held", None, Some(1)),
+            (stuck.clone(), "needs_human", None, Some(1)),
+            (held(&stuck, None), "needs_human", None, Some(1)),
+        ] {
+            let row = conversation(course);
+            let view = row.view(Some(&timing), NOW);
+            assert_eq!(view["status"], status, "{row:?}");
+            assert_eq!(view["due_at"], json!(due_at), "{row:?}");
+            let batch_id = batch.map(|number| row.batch_id(number).to_string());
+            assert_eq!(view["processing"]["batch_id"], json!(batch_id), "{row:?}");
+        }
+    }
+
+    #[test]
+    fn the_name_of_a_contact_and_the_media_of_a_message_are_shown_only_if_they_are_known() {
+        let unnamed = conversation(Course::default());
+        assert_eq!(unnamed.view(None, NOW).get("name"), None);
+        let named = ConversationRow { name: Some("Ana".into()), ..unnamed.clone() };
+        assert_eq!(named.view(None, NOW)["name"], "Ana");
+
+        assert_eq!(message(None).view(&unnamed, &[]).get("media"), None);
+        let media = Media { mime_type: Some("image/jpeg".into()), file_name: None, reference: None };
+        let image = StoredMessage { media: Some(media), ..message(None) };
+        assert_eq!(image.view(&unnamed, &[])["media"], json!({"mime_type": "image/jpeg"}));
+    }
+
+    #[test]
+    fn the_watermarks_decide_the_fate_and_the_batch_of_a_message() {
+        let asking = Course { received: 6, claimed: 5, answered: 3, phase: Phase::Asking, ..Course::default() };
+        let sending = Course { received: 7, settled: 6, phase: Phase::Sending, ..asking.clone() };
+        for (course, number, fate, ends_batch) in [
+            (&asking, None, Fate::NotForAnswer, None),
+            (&asking, Some(1), Fate::Answered, Some(2)),
+            (&asking, Some(2), Fate::Answered, Some(2)),
+            (&asking, Some(3), Fate::AnsweredByPerson, None),
+            (&asking, Some(4), Fate::Processing, Some(5)),
+            (&asking, Some(5), Fate::Processing, Some(5)),
+            (&asking, Some(6), Fate::Pending, None),
+            // A person answered the sixth message while the reply was being sent.
+            (&sending, Some(5), Fate::Processing, Some(5)),
+            (&sending, Some(6), Fate::AnsweredByPerson, None),
+            (&sending, Some(7), Fate::Pending, None),
+        ] {
+            let row = conversation(course.clone());
+            let view = message(number).view(&row, &[batch(Some("Oi"), Some("SENT"))]);
+            let batch_id = ends_batch.map(|number| row.batch_id(number).to_string());
+            assert_eq!((&view["fate"], &view["batch_id"]), (&json!(fate), &json!(batch_id)), "{number:?}");
+        }
+    }
+
+    #[test]
+    fn the_reply_and_its_outcome_decide_the_fate_of_an_answered_message() {
+        let row = conversation(Course { received: 2, claimed: 2, answered: 2, ..Course::default() });
+        for (reply, outcome, fate) in [
+            (None, None, Fate::NothingToSay),
+            (Some("Oi"), None, Fate::AnsweredByPerson),
+            (Some("Oi"), Some("SENT"), Fate::Answered),
+            (Some("Oi"), Some("FAILED"), Fate::NotDelivered),
+            (Some("Oi"), Some("CANCELED"), Fate::NotDelivered),
+            (Some("Oi"), Some("EXPIRED"), Fate::NotDelivered),
+            (Some("Oi"), Some("SUPPRESSED"), Fate::NotDelivered),
+        ] {
+            let view = message(Some(2)).view(&row, &[batch(reply, outcome)]);
+            assert_eq!(view["fate"], json!(fate), "{reply:?} {outcome:?}");
+        }
+    }
+}

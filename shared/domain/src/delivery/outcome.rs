@@ -193,8 +193,19 @@ mod tests {
     }
 
     #[test]
-    fn every_reason_code_is_distinct() {
+    fn the_reason_codes_are_distinct_and_come_from_every_source() {
         let all = reason_codes();
+        for code in [
+            "intent_duplicate",
+            "sender_lost",
+            "bot_blocked",
+            "not_on_whatsapp",
+            "message_rejected",
+            "sending_paused",
+            "hard_bounce",
+        ] {
+            assert!(all.contains(&code), "{code}");
+        }
         let mut distinct = all.clone();
         distinct.sort_unstable();
         distinct.dedup();

@@ -242,9 +242,20 @@ mod tests {
     }
 
     #[test]
-    fn a_downsell_without_a_trigger_is_accepted_with_a_warning() {
-        let body = with(&json!({"after_start": false, "after_pix": false}));
-        assert_eq!(read(&body).expect("fits").warnings(), [Warning::NoTrigger]);
+    fn only_a_downsell_without_any_trigger_is_accepted_with_a_warning() {
+        for (after_start, after_pix, warnings) in
+            [(false, false, &[Warning::NoTrigger][..]), (true, false, &[]), (false, true, &[]), (true, true, &[])]
+        {
+            let body = with(&json!({"after_start": after_start, "after_pix": after_pix}));
+            assert_eq!(read(&body).expect("fits").warnings(), warnings, "{body}");
+        }
+    }
+
+    #[test]
+    fn content_and_a_name_of_the_maximum_length_are_accepted() {
+        let name = "é".repeat(120);
+        let row = read(&with(&json!({"name": name}))).expect("fits");
+        assert_eq!((row.name, row.content.text.as_deref()), (name, Some("Ainda está aí?")));
     }
 
     #[test]
@@ -258,6 +269,7 @@ mod tests {
             (json!({"active": "yes"}), "active", "wrong_type"),
             (json!({"name": " "}), "name", "missing"),
             (json!({"name": "n".repeat(121)}), "name", "out_of_range"),
+            (json!({"name": "Oferta\n2"}), "name", "out_of_range"),
             (json!({"content": "text"}), "content", "wrong_type"),
             (json!({"content": {"text": "a.b", "parse_mode": "MarkdownV2"}}), "content.text", "malformed"),
             (json!({"content": {"text": "a", "photo": "b"}}), "content.photo", "unknown"),

@@ -134,6 +134,17 @@ mod tests {
     }
 
     #[test]
+    fn an_offer_is_of_its_charge_and_of_those_that_it_was_passed_on_from() {
+        let moved = passed(&of_first(), &charges(&[("t2", 1, 60)]), minutes(4));
+        for (offer, transactions) in
+            [(of_first(), &["t1"][..]), (moved, &["t1", "t2"]), (offer(&start("5001"), open(&["t1"])), &[])]
+        {
+            let its: Vec<_> = ["t1", "t2", "t3"].into_iter().filter(|its| offer.was_of(its)).collect();
+            assert_eq!(its, transactions);
+        }
+    }
+
+    #[test]
     fn a_moved_offer_is_due_at_the_later_of_both_times() {
         let after = passed(&of_first(), &charges(&[("t2", 3, 60)]), minutes(4));
         assert_eq!((after.scheduled_at, after.not_after), (minutes(8), plain().not_after(minutes(8))));

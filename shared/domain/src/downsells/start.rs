@@ -71,6 +71,7 @@ mod tests {
             json!({"text": "/help"}),
             json!({"text": null, "caption": "/start"}),
             json!({"chat": {"id": -5, "type": "group"}}),
+            json!({"chat": {"id": 0, "type": "private"}}),
             json!({"chat": {"id": 7, "type": "channel"}}),
             json!({"from": {"id": 7, "is_bot": true}}),
             json!({"chat": {"id": "7", "type": "private"}}),

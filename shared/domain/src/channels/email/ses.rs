@@ -124,6 +124,14 @@ mod tests {
         assert_eq!(decoded, "ação".repeat(20));
     }
 
+    #[test]
+    fn a_name_of_45_bytes_is_one_word_and_a_longer_name_is_two() {
+        for (length, words) in [(45, 1), (46, 2)] {
+            let encoded = mailbox(&format!("é{} <a@example.com>", "a".repeat(length - 2)));
+            assert_eq!(encoded.matches("=?UTF-8?B?").count(), words, "{encoded}");
+        }
+    }
+
     fn refused(status: u16, code: &str, text: &str) -> Outcome {
         classify(&SesRefusal { status, code: Some(code), text, to: "ana@example.com" })
     }
@@ -134,6 +142,7 @@ mod tests {
         let later = |ms| Outcome::Throttled { retry_after_ms: ms, scope: ThrottleScope::Bot };
         assert_eq!(refused(429, "TooManyRequestsException", "Maximum sending rate exceeded."), later(1_000));
         assert_eq!(refused(429, "TooManyRequestsException", "Daily message quota exceeded."), later(300_000));
+        assert_eq!(refused(429, "SomethingNew", ""), later(1_000));
         assert_eq!(refused(400, "LimitExceededException", ""), later(300_000));
         assert_eq!(refused(400, "MessageRejected", "Virus."), permanent("message_rejected"));
         assert_eq!(refused(400, "BadRequestException", ""), permanent("provider_rejected"));

@@ -182,6 +182,7 @@ mod tests {
         for body in [bare.to_string(), by_sns.to_string(), by_bus.to_string()] {
             let event = read(&body).expect("readable");
             assert_eq!(event.kind, Kind::Bounce { permanent: true });
+            assert_eq!(event.kind.suppresses(), Some("hard_bounce"));
             assert_eq!(event.message, Some(("msg_0123456789abcdef0123456789abcdef".to_owned(), 2)));
             assert_eq!(event.recipients, ["recipient@example.com"]);
             assert_eq!(event.at, Timestamp::parse("2026-08-05T00:41:02.669Z").expect("a time"));
@@ -204,6 +205,23 @@ mod tests {
         for body in ["", "[]", "null", "{}", r#"{"detail": {}}"#, r#"{"Message": "x"}"#, r#"{"eventType":"Bounce"}"#] {
             assert_eq!(read(body), Err(NoEvent::Unreadable), "{body}");
         }
+    }
+
+    #[test]
+    fn a_bounce_or_complaint_without_its_details_is_unreadable() {
+        for (body, details) in [(fixture!("bounce"), "bounce"), (fixture!("complaint"), "complaint")] {
+            let mut event: Value = serde_json::from_str(body).expect("JSON");
+            event[details].take();
+            assert_eq!(read(&event.to_string()), Err(NoEvent::Unreadable), "{details}");
+        }
+    }
+
+    #[test]
+    fn a_bounce_that_is_not_permanent_does_not_suppress_the_address() {
+        let mut event: Value = serde_json::from_str(fixture!("bounce")).expect("JSON");
+        event["bounce"]["bounceType"] = json!("Transient");
+        let kind = read(&event.to_string()).expect("readable").kind;
+        assert_eq!((kind, kind.suppresses()), (Kind::Bounce { permanent: false }, None));
     }
 
     #[test]

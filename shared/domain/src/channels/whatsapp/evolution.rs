@@ -231,6 +231,8 @@ mod tests {
     #[test]
     fn a_request_that_violates_the_schema_is_a_permanent_failure() {
         assert_eq!(classify(400, None, fixture!("schema_rejected")), permanent("provider_rejected"));
+        let no_text = br#"{"response":{"message":["Text is required"]}}"#;
+        assert_eq!(classify(400, None, no_text), permanent("provider_rejected"));
     }
 
     #[test]
@@ -242,6 +244,15 @@ mod tests {
     fn a_400_raised_after_the_message_left_is_unknown() {
         let unknown = Outcome::Unknown { code: "provider_failed_sending" };
         assert_eq!(classify(400, None, fixture!("database_failed")), unknown);
+    }
+
+    #[test]
+    fn a_400_that_does_not_report_the_number_as_missing_suppresses_no_recipient() {
+        let unknown = Outcome::Unknown { code: "provider_failed_sending" };
+        for number in [json!({ "exists": true }), json!({ "number": "5511999999999" })] {
+            let body = json!({ "response": { "message": [number] } }).to_string();
+            assert_eq!(classify(400, None, body.as_bytes()), unknown, "{body}");
+        }
     }
 
     #[test]

@@ -209,6 +209,11 @@ fn a_hold_ends_at_its_time_and_the_longer_of_two_holds_stays() {
     assert_eq!(pending.next(at(60), &TIMING), WorkerStep::Claim);
     let longer = held(&held(&received(&[0]), None), Some(60));
     assert_eq!(longer.hold.and_then(|hold| hold.until), None);
+    let by_person = |until| ConversationHold { by: HeldBy::Person, since: at(10).millis(), until: Some(until) };
+    for (until, by) in [(at(59), HeldBy::Operator), (at(60), HeldBy::Operator), (at(61), HeldBy::Person)] {
+        let hold = pending.hold(by_person(until.millis())).hold;
+        assert_eq!(hold.map(|hold| hold.by), Some(by), "of two holds with the same end, the first one stays: {until}");
+    }
 }
 
 #[test]

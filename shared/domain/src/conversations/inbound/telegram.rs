@@ -230,6 +230,13 @@ mod tests {
             assert_eq!(ignored(&with(&json!({"text": text}))), [Ignored::Command], "{text}");
         }
         assert_eq!(ignored(&with(&json!({"text": "/24", "entities": mark}))), [Ignored::Command]);
+        let marks = json!([{"type": "bot_command", "offset": 0}, {"type": "url", "offset": 4}]);
+        assert_eq!(ignored(&with(&json!({"text": "/24 a.br", "entities": marks}))), [Ignored::Command]);
+        for (kind, offset) in [("bot_command", 4), ("url", 0)] {
+            let mark = json!([{"type": kind, "offset": offset}]);
+            let message = one(&with(&json!({"text": "/24 /start", "entities": mark})));
+            assert_eq!(message.kind, MessageKind::Text, "{kind} at {offset}");
+        }
         for text in ["/", "//", "/24", "/home/ana não abre", "/ start", " /start", "1/2", "/é"] {
             assert_eq!(one(&with(&json!({"text": text}))).text.as_deref(), Some(text));
         }

@@ -313,6 +313,26 @@ fn only_a_failed_or_unknown_delivery_is_resent_and_the_resend_clears_a_recall() 
 }
 
 #[test]
+fn only_a_queued_delivery_is_deferred() {
+    let until = NOW.plus_ms(5);
+    for state in ALL {
+        let deferred = Delivery { state, ..queued() }.deferred(until, "c");
+        let waiting = Delivery { not_before: Some(until), reason: Some("c".to_owned()), ..queued() };
+        assert_eq!(deferred, (state == State::Queued).then_some(waiting), "{state:?}");
+    }
+}
+
+#[test]
+fn a_delivery_may_be_sent_if_an_attempt_was_sent_or_is_in_doubt() {
+    for (sent_attempts, doubts, expected) in
+        [(vec![], vec![], false), (vec![1], vec![], true), (vec![], vec![1], true), (vec![1], vec![2], true)]
+    {
+        let delivery = Delivery { attempt: 2, sent_attempts, doubts, ..queued() };
+        assert_eq!(delivery.may_be_sent(), expected, "{delivery:?}");
+    }
+}
+
+#[test]
 fn an_operator_settles_only_an_unknown_delivery() {
     for state in ALL.into_iter().filter(|state| *state != State::Unknown) {
         assert_eq!(Delivery { state, ..queued() }.declared(true, NOW), None, "{state:?}");
@@ -339,4 +359,12 @@ fn the_wake_up_of_a_delivery_follows_from_its_state() {
     assert_eq!(waits(&sending(1)), (Some("CHECK".into()), false, None));
     assert_eq!(waits(&unknown(1)), (Some("UNKNOWN".into()), false, None));
     assert_eq!(waits(&Delivery { state: State::Sent, ..queued() }), (None, false, None));
+    let far = Delivery { not_before: Some(NOW.plus_days(1)), ..queued() };
+    for next in [queued(), sending(1), unknown(1), Delivery { state: State::Sent, ..queued() }] {
+        let mut work = Work::default();
+        work.follow(&far, "a", NOW, emit);
+        assert!(work.later.is_some());
+        work.follow(&next, "a", NOW, emit);
+        assert_eq!(work.later, None, "a sweep no longer emits it: {:?}", next.state);
+    }
 }

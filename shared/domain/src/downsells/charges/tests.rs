@@ -55,6 +55,17 @@ fn the_status_of_a_charge_only_moves_forward() {
 }
 
 #[test]
+fn recovery_checks_a_contact_soon_after_a_payment_or_an_expiry() {
+    let (charges, unpaid) = both(created(&none(), &unknown(), &of("t1"), until(now().plus_days(1)), now()));
+    let at = now().plus_ms(LOOK_AFTER_MS);
+    for change in [expired(&charges, &unpaid, now()), paid(&charges, &unpaid, &of("t1"), now())] {
+        let (charges, _) = both(change);
+        assert_eq!(charges.look_at, Some(at.millis()));
+        assert_eq!(charges.work.wake_at, Some(keys::at_time(at, ContactId::of("loja", 7).as_str())));
+    }
+}
+
+#[test]
 fn a_charge_reported_expired_before_created_stays_expired_and_gets_its_owner() {
     let tombstone = unplaced(&unknown(), ChargeStatus::Expired, now()).expect("new");
     assert_eq!(tombstone.charge(), None);

@@ -130,6 +130,8 @@ fn an_event_id_does_not_depend_on_the_clock() {
     let offer = only(&with_start());
     assert_eq!(offer.event_id, "loja:7:12:start:5001");
     assert_eq!(offer.id, OfferId::of("loja:7:12:start:5001"));
+    assert_eq!(start("5001").events(&[plain()]), [offer.id], "the ids are known before the plan is made");
+    assert_eq!(start("5001").events(&[]), []);
     assert_eq!(self::offer(&pix("tx-9"), open(&["tx-9"])).event_id, "loja:7:12:pix:tx-9");
 }
 
@@ -233,6 +235,7 @@ fn an_offer_from_before_a_payment_ends_and_is_replaced_in_the_same_plan() {
         (before, after.status, after.cancel_reason),
         (&only(&contact), OfferStatus::Canceled, Some(CancelReason::Paid))
     );
+    assert_eq!(plan.ended().collect::<Vec<_>>(), [after]);
 }
 
 #[test]
@@ -335,7 +338,7 @@ fn an_offer_due_soon_is_emitted_and_a_later_one_is_indexed() {
     assert_eq!(serde_json::from_str::<Value>(&emit.body).ok(), Some(body));
     let shard = keys::wake_shard(emitted.id.as_str());
     assert_eq!((emitted.work.wake, emitted.enqueued), (Some(keys::wake(Wake::Check, shard)), true));
-    assert_eq!((indexed.work.emit, indexed.enqueued), (None, false));
+    assert_eq!((indexed.work.emit, indexed.work.later, indexed.enqueued), (None, None, false));
     assert_eq!(indexed.work.wake, Some(keys::wake(Wake::Due, shard)));
     assert_eq!(indexed.work.wake_at, Some(keys::at_time(minutes(60), indexed.id.as_str())));
 }

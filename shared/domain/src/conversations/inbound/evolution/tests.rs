@@ -248,6 +248,8 @@ fn a_malformed_message_in_a_batch_does_not_lose_the_others() {
     }
     assert_eq!(read(&with("/data", json!([null, 1]))).expect("a webhook").ignored, [Ignored::Malformed; 2]);
     assert_eq!(read(&with("/data", json!([]))), Ok(Reading::default()));
+    let beside_a_key = with("/data/messages", json!([]));
+    assert_eq!(one(&beside_a_key).text.as_deref(), Some("Oi, ainda tem vaga?"), "a message with a key is not a batch");
 }
 
 #[test]
@@ -263,6 +265,7 @@ fn a_single_message_without_an_id_is_refused_with_the_name_of_the_field() {
         ("/data/key/remoteJid", json!(""), "data.key.remoteJid"),
         ("/data/key/remoteJid", json!("Ana@s.whatsapp.net"), "data.key.remoteJid"),
         ("/data/key/remoteJid", json!("x@lid"), "data.key.remoteJid"),
+        ("/data/key/remoteJid", json!("9x@lid"), "data.key.remoteJid"),
         ("/data/key/id", json!(null), "data.key.id"),
         ("/data/key/id", json!(" "), "data.key.id"),
     ] {
