@@ -122,8 +122,8 @@ impl Net {
         response(caught.status, caught.body.to_string().into_bytes())
     }
 
-    /// Puts an event into a queue, as SES and S3 do: after a while, so that events arrive in any order,
-    /// and now and then twice or not at all.
+    /// Puts an event into a queue, as SES and S3 do: after a while, so that events arrive in any
+    /// order, and now and then twice or not at all.
     pub(super) fn report(&self, queue: &str, event: &str, decision: &str) {
         let mut dice = self.dice().of(decision);
         let delay_ms = if dice.bool() { dice.i64(1..2_000) } else { dice.i64(1..120_000) };
