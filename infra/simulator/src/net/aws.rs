@@ -98,8 +98,8 @@ impl Net {
         }
     }
 
-    /// A client uploads a file by a form. S3 notifies the queues of the bucket: late, twice or not at
-    /// all.
+    /// A client uploads a file by a form. S3 notifies the queues of the bucket: late, twice or not
+    /// at all.
     pub fn upload(&self, key: &str, content: &str) {
         let bucket = self.0.model.buckets.first().expect("the template has a bucket");
         let etag = self.state().objects.put(&bucket.name, key, content.as_bytes().to_vec());
