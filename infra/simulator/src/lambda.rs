@@ -91,7 +91,7 @@ impl Lambda {
         });
         if is_frozen {
             let (net, name) = (self.net.clone(), name.clone());
-            let (after, pause) = (moment(&mut dice), dice.u64(1_000..240_000));
+            let (after, pause) = (moment(&mut dice), pause(&mut dice));
             let gate = gate.clone();
             tokio::task::spawn_local(async move {
                 sleep(Duration::from_millis(after)).await;
@@ -174,6 +174,13 @@ impl Lambda {
 fn moment(dice: &mut Rng) -> u64 {
     let longest = if dice.u32(0..3) > 0 { 300 } else { 2_000 };
     dice.u64(1..longest)
+}
+
+/// Draws how long an instance is frozen, in milliseconds. After a short pause it has time left for
+/// what it was about to do.
+fn pause(dice: &mut Rng) -> u64 {
+    let longest = if dice.bool() { 15_000 } else { 240_000 };
+    dice.u64(1_000..longest)
 }
 
 /// Closes while an instance is frozen.
