@@ -13,7 +13,8 @@ use umavez_simulator::shrink::shrink;
 use umavez_simulator::workloads::{NAMES, workload};
 
 /// The workloads in which broken variants are played: those of one capability.
-const SINGLE: &[&str] = &["outbound", "downsells", "conversations", "mailings", "ingest", "windows", "limits"];
+const SINGLE: &[&str] =
+    &["outbound", "downsells", "conversations", "absences", "mailings", "ingest", "windows", "limits"];
 /// How many seeds tell what a workload writes.
 const KNOWN: u64 = 150;
 /// How many seeds of a workload are played before those of the next one.

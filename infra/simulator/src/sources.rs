@@ -244,9 +244,9 @@ impl Sources {
             if self.net.strikes(&format!("twice {decision}"), self.net.profile().deliveries) {
                 let _ = self.lambda.invoke(&function, event.clone()).await;
             }
-            if self.lambda.invoke(&function, event.clone()).await.is_ok() {
-                last_ms = now_ms;
-            }
+            let is_done = self.lambda.invoke(&function, event.clone()).await.is_ok();
+            // What a run that failed would have kept is looked at again an hour later.
+            last_ms = if is_done { now_ms } else { now_ms - DAY_MS + HOUR_MS + MINUTE_MS };
         }
     }
 

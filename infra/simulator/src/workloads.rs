@@ -57,11 +57,12 @@ pub trait Workload {
 }
 
 pub const NAMES: &[&str] =
-    &["outbound", "downsells", "conversations", "mailings", "ingest", "windows", "limits", "everything"];
+    &["outbound", "downsells", "conversations", "absences", "mailings", "ingest", "windows", "limits", "everything"];
 
 /// Returns a new workload. It keeps the history of one play.
 pub fn workload(name: &str) -> Option<Box<dyn Workload>> {
     match name {
+        "absences" => Some(Box::new(conversations::Conversations::with_absence())),
         "conversations" => Some(Box::new(conversations::Conversations::default())),
         "downsells" => Some(Box::new(downsells::Downsells::default())),
         "everything" => Some(Box::new(everything::Everything::default())),

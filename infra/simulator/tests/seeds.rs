@@ -12,15 +12,14 @@ use umavez_simulator::workloads::{NAMES, workload};
 const PLAYS: &[(&str, u64)] = &[
     ("outbound", 3_000),
     ("downsells", 1_200),
-    ("conversations", 900),
+    ("conversations", 880),
+    ("absences", 20),
     ("mailings", 1_200),
     ("ingest", 2_100),
     ("windows", 1_300),
     ("limits", 250),
     ("everything", 50),
 ];
-/// What the seeds of a workload must reach, beside what few seeds of it reach.
-const RARE: &[(&str, &str)] = &[("conversations", "an operator is absent")];
 /// Seeds outside of these that failed once.
 const FAILED_ONCE: &[(&str, u64)] = &[("outbound", 100_775), ("limits", 1_000_089)];
 /// How many seeds are played twice.
@@ -34,9 +33,6 @@ fn no_seed_violates_an_invariant() {
         say(&format!("{name}: {totals}"));
         assert_eq!(failed, None, "replay it with: cargo run -- simulate --workload {name} --seed N --trace");
         assert_eq!(totals.not_reached(name), Vec::<&str>::new(), "{name}: no play reached this");
-        for (_, rare) in RARE.iter().filter(|(workload, _)| workload == name) {
-            assert!(totals.reached.contains_key(*rare), "{name}: no play reached: {rare}");
-        }
     }
 }
 

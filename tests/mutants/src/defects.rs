@@ -7,7 +7,7 @@ pub struct Defect {
     /// What is wrong with it, in one plain sentence, with the number in the review if it has one.
     pub name: &'static str,
     /// The workload of the simulator that should notice it. Empty if only tests can: the template
-    /// does not allow the setting that it needs, or recovery mends it after some minutes.
+    /// does not allow the setting that it needs, or recovery repairs it after some minutes.
     pub workload: &'static str,
     pub file: &'static str,
     /// The text in the file: an expression, a condition or a statement with its semicolon. It
@@ -198,7 +198,7 @@ pub const DEFECTS: &[Defect] = &[
     },
     Defect {
         name: "D16: unanswered messages expire",
-        workload: "conversations",
+        workload: "absences",
         file: "shared/domain/src/conversations/rows.rs",
         text: "(next > until).then_some(KeptMessages { row, until: next, is_last: next == last })",
         instead: "None",

@@ -13,7 +13,7 @@ use crate::tree::Tree;
 
 /// The workloads of the simulator.
 const WORKLOADS: &[&str] =
-    &["outbound", "downsells", "conversations", "mailings", "ingest", "windows", "limits", "everything"];
+    &["outbound", "downsells", "conversations", "absences", "mailings", "ingest", "windows", "limits", "everything"];
 
 /// A program, and which mutants it reaches.
 #[derive(Debug)]
@@ -214,7 +214,7 @@ fn program(root: &Path, message: &Value) -> Option<Vec<Program>> {
         return Some(if target["kind"][0] == "lib" { whole.modules() } else { vec![whole] });
     }
     let simulator = new(name, Vec::new(), root);
-    let seeds = |workload: &str| if workload == "everything" { 6 } else { 25 };
+    let seeds = |workload: &str| if ["absences", "everything"].contains(&workload) { 6 } else { 25 };
     Some(WORKLOADS.iter().map(|workload| simulator.plays(workload, seeds(workload))).collect())
 }
 

@@ -14,8 +14,9 @@ pub struct Everything {
 
 impl Default for Everything {
     fn default() -> Self {
-        // A slow bot would have no effect on the others but a longer play.
-        let names = NAMES.iter().filter(|name| ![NAME, "limits"].contains(name));
+        // A slow bot would have no effect on the others but a longer play, and the rows of the
+        // others expire during an absence.
+        let names = NAMES.iter().filter(|name| ![NAME, "limits", "absences"].contains(name));
         Self { parts: names.filter_map(|name| workload(name)).collect() }
     }
 }
